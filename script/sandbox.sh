@@ -1,0 +1,188 @@
+# The sandbox the scripts work in: a temporary directory with a copy of the
+# source, a private PostgreSQL installation and a throw-away cluster, owned by an
+# ordinary user, since PostgreSQL refuses to run as root. Sourced, not run.
+#
+# A script begins with
+#
+#   . "$(dirname "$0")/sandbox.sh"
+#   inside_sandbox || enter_sandbox "$@"
+#
+# and from the second line on runs inside, with the copied source as its working
+# directory. Nothing outside is written to. However the script ends, the sandbox
+# and every server in it are removed, unless $SANDBOX/keep exists.
+# shellcheck shell=bash
+
+# The server versions the extension is made for; other servers are refused.
+OLDEST_SERVER=13
+NEWEST_SERVER=19
+
+die() {
+  echo "${0##*/}: $*" >&2
+  exit 1
+}
+
+# Output is read by programs, here and in pg_regress: English, byte order.
+plain_environment() {
+  local name
+  for name in $(compgen -e PG); do
+    [ "$name" = PG_CONFIG ] || unset "$name"
+  done
+  unset LANGUAGE MAKEFLAGS MAKELEVEL MFLAGS CDPATH
+  export LC_ALL=C LANG=C
+  # Where Debian keeps daemons, such as pgbouncer.
+  export PATH=$PATH:/usr/sbin:/sbin
+}
+
+inside_sandbox() {
+  [ -n "${SANDBOX:-}" ]
+}
+
+# Copies the source tree, without what is ignored or generated, to directory $1.
+copy_source() {
+  local top
+  # The tree may belong to somebody else (a mounted volume): git would refuse.
+  local -a git=(git -c 'safe.directory=*')
+  top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+  mkdir -p "$1"
+  cd "$top" || return
+  if [ "$("${git[@]}" rev-parse --show-toplevel 2>/dev/null)" = "$top" ]; then
+    # What is deleted but not yet committed is still listed: hence the filter.
+    "${git[@]}" ls-files -z --cached --others --exclude-standard |
+      perl -0 -lne 'print if -e || -l' | tar --null -T - -cf - | tar -C "$1" -xf -
+  else
+    tar --exclude=.git -cf - . | tar -C "$1" -xf -
+  fi
+}
+
+# The user that servers run as: ourselves, or when root an unprivileged one.
+sandbox_user() {
+  if [ "$(id -u)" -ne 0 ]; then
+    id -un
+  elif id -u postgres >/dev/null 2>&1; then
+    echo postgres
+  else
+    echo nobody
+  fi
+}
+
+# Makes the sandbox, runs the calling script inside it with the same arguments,
+# removes the sandbox and exits with the script's status.
+enter_sandbox() {
+  local user status=0
+  local -a as_user=()
+  plain_environment
+  # Sockets have a short limit on their path, so not under a long TMPDIR.
+  SANDBOX=$(TMPDIR=/tmp mktemp -d -t idemkit.XXXXXX)
+  trap remove_sandbox EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM HUP
+  copy_source "$SANDBOX/src"
+  user=$(sandbox_user)
+  if [ "$user" != "$(id -un)" ]; then
+    chown -R "$user" "$SANDBOX"
+    as_user=(runuser -u "$user" --)
+  fi
+  chmod 755 "$SANDBOX"
+  cd "$SANDBOX/src" || exit
+  # In the background, so that a signal to this shell is acted on at once, and as
+  # a group of its own, so that all of it can be ended.
+  setsid "${as_user[@]}" env SANDBOX="$SANDBOX" HOME="$SANDBOX" TMPDIR=/tmp \
+    bash "$SANDBOX/src/script/${0##*/}" "$@" <&0 &
+  sandbox_child=$!
+  wait "$sandbox_child" || status=$?
+  sandbox_child=
+  exit "$status"
+}
+
+# Succeeds when none of the processes $@ is left, within ten seconds.
+wait_for_end() {
+  local tries pid left
+  for ((tries = 0; tries < 100; tries++)); do
+    left=
+    for pid in "$@"; do
+      kill -0 "$pid" 2>/dev/null && left=yes
+    done
+    [ -n "$left" ] || return 0
+    sleep 0.1
+  done
+  return 1
+}
+
+# Ends whatever still runs in the sandbox, then deletes it.
+remove_sandbox() {
+  local -a servers
+  if [ -n "${sandbox_child:-}" ]; then
+    kill -TERM -- "-$sandbox_child" 2>/dev/null || true
+    wait_for_end "$sandbox_child" || kill -KILL -- "-$sandbox_child" 2>/dev/null || true
+  elif [ -e "$SANDBOX/keep" ]; then
+    return 0
+  fi
+  mapfile -t servers < <(find "$SANDBOX" -name postmaster.pid -exec head -n 1 {} \; 2>/dev/null)
+  if [ "${#servers[@]}" -gt 0 ]; then
+    kill -QUIT "${servers[@]}" 2>/dev/null || true
+    wait_for_end "${servers[@]}" || kill -KILL "${servers[@]}" 2>/dev/null || true
+  fi
+  cd /
+  rm -rf "$SANDBOX"
+}
+
+# Prints the pg_config to build with: $PG_CONFIG, else that of the highest
+# supported version installed. Returns 1 where there is none.
+find_pg_config() {
+  local version candidate
+  if [ -n "${PG_CONFIG:-}" ]; then
+    command -v "$PG_CONFIG"
+    return
+  fi
+  for ((version = NEWEST_SERVER; version >= OLDEST_SERVER; version--)); do
+    for candidate in "/usr/lib/postgresql/$version/bin" "/usr/pgsql-$version/bin"; do
+      if [ -x "$candidate/postgres" ] && [ -f "$("$candidate/pg_config" --pgxs 2>/dev/null)" ]; then
+        echo "$candidate/pg_config"
+        return
+      fi
+    done
+  done
+  command -v pg_config
+}
+
+# Builds the extension (and the client) and installs both privately. Exports
+# PG_CONFIG and a PATH that starts with the private programs. $1: the log.
+build_and_install() {
+  local log=$1 jobs
+  jobs=$(nproc 2>/dev/null || echo 1)
+  PG_CONFIG=$(script/private-install "$(find_pg_config)" "$SANDBOX/pg") || return
+  PATH=$("$PG_CONFIG" --bindir):$PATH
+  export PG_CONFIG PATH
+  make -j"$jobs" PG_CONFIG="$PG_CONFIG" all >>"$log" 2>&1 || return
+  make PG_CONFIG="$PG_CONFIG" install >>"$log" 2>&1
+}
+
+# Makes a cluster and starts it, reachable only through its socket, and exports
+# PGHOST, PGPORT, PGUSER and PGDATABASE for it. Further arguments are lines for
+# postgresql.conf. Durability is off unless a line turns it on again: the
+# cluster does not outlive the script.
+start_cluster() {
+  export PGHOST=$SANDBOX/run PGPORT=5432 PGUSER=postgres PGDATABASE=postgres
+  mkdir -p "$PGHOST"
+  initdb -D "$SANDBOX/data" -U "$PGUSER" -A trust -E UTF8 --locale=C --no-sync \
+    >"$SANDBOX/initdb.log" 2>&1 || {
+    cat "$SANDBOX/initdb.log" >&2
+    return 1
+  }
+  printf '%s\n' "listen_addresses = ''" "unix_socket_directories = '$PGHOST'" "port = $PGPORT" \
+    'fsync = off' 'max_connections = 200' 'max_prepared_transactions = 20' \
+    "timezone = 'UTC'" "log_line_prefix = '%m [%p] %q%a '" "$@" >>"$SANDBOX/data/postgresql.conf"
+  pg_ctl -D "$SANDBOX/data" -l "$SANDBOX/server.log" -w -t 60 start >"$SANDBOX/pg_ctl.log" 2>&1 || {
+    tail -n 20 "$SANDBOX/pg_ctl.log" "$SANDBOX/server.log" >&2
+    return 1
+  }
+}
+
+# Leaves the sandbox and its cluster in place and says how to reach and end it.
+keep_sandbox() {
+  touch "$SANDBOX/keep"
+  echo "Kept: $SANDBOX"
+  echo "  $(command -v psql) -h $PGHOST -p $PGPORT -U $PGUSER $PGDATABASE"
+  echo "To end it:"
+  echo "  $(command -v pg_ctl) -D $SANDBOX/data -m fast stop && rm -rf $SANDBOX"
+}
