@@ -84,44 +84,37 @@ enter_sandbox() {
   fi
   chmod 755 "$SANDBOX"
   cd "$SANDBOX/src" || exit
-  # In the background, so that a signal to this shell is acted on at once, and as
-  # a group of its own, so that all of it can be ended.
-  setsid "${as_user[@]}" env SANDBOX="$SANDBOX" HOME="$SANDBOX" TMPDIR=/tmp \
+  # In the background, so that a signal to this shell is acted on at once.
+  "${as_user[@]}" env SANDBOX="$SANDBOX" HOME="$SANDBOX" TMPDIR=/tmp \
     bash "$SANDBOX/src/script/${0##*/}" "$@" <&0 &
-  sandbox_child=$!
-  wait "$sandbox_child" || status=$?
-  sandbox_child=
+  wait $! || status=$?
   exit "$status"
 }
 
-# Succeeds when none of the processes $@ is left, within ten seconds.
-wait_for_end() {
-  local tries pid left
+# Ends the processes $@: signal $1 to each, and after ten seconds SIGKILL.
+end_processes() {
+  local signal=$1 tries
+  shift
   for ((tries = 0; tries < 100; tries++)); do
-    left=
-    for pid in "$@"; do
-      kill -0 "$pid" 2>/dev/null && left=yes
-    done
-    [ -n "$left" ] || return 0
+    if [ "$tries" -eq 0 ]; then
+      kill "-$signal" "$@" 2>/dev/null || true
+    fi
+    # kill fails when it reached none of them.
+    kill -0 "$@" 2>/dev/null || return 0
     sleep 0.1
   done
-  return 1
+  kill -KILL "$@" 2>/dev/null || true
 }
 
-# Ends whatever still runs in the sandbox, then deletes it.
+# Ends whatever still runs in the sandbox, then deletes it. Programs are known by
+# SANDBOX in their environment, servers, which overwrite theirs, by their pid files.
 remove_sandbox() {
-  local -a servers
-  if [ -n "${sandbox_child:-}" ]; then
-    kill -TERM -- "-$sandbox_child" 2>/dev/null || true
-    wait_for_end "$sandbox_child" || kill -KILL -- "-$sandbox_child" 2>/dev/null || true
-  elif [ -e "$SANDBOX/keep" ]; then
-    return 0
-  fi
+  local -a programs servers
+  [ ! -e "$SANDBOX/keep" ] || return 0
+  mapfile -t programs < <(grep -lszxF "SANDBOX=$SANDBOX" /proc/[0-9]*/environ | cut -d / -f 3)
+  end_processes TERM "${programs[@]}"
   mapfile -t servers < <(find "$SANDBOX" -name postmaster.pid -exec head -n 1 {} \; 2>/dev/null)
-  if [ "${#servers[@]}" -gt 0 ]; then
-    kill -QUIT "${servers[@]}" 2>/dev/null || true
-    wait_for_end "${servers[@]}" || kill -KILL "${servers[@]}" 2>/dev/null || true
-  fi
+  end_processes QUIT "${servers[@]}"
   cd /
   rm -rf "$SANDBOX"
 }
