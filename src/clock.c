@@ -1,0 +1,55 @@
+/*
+ * clock.c
+ *		The database's clock, the only one that decides anything.
+ *
+ * It is clock_timestamp() and not now(), because a long transaction must see
+ * leases run out.  A statement takes a reading as a parameter (a volatile
+ * function in it could not be pushed to a Citus worker), so a reading is
+ * older than the row it is written to by as long as the statement waited for
+ * a lock.  idemkit_waited() is how a verb notices and writes it again.
+ */
+#include "idemkit.h"
+
+#include <math.h>
+
+#include "utils/float.h"
+
+/* A reading this old is never noticed in a lease or a retention. */
+#define MAX_STALENESS_USECS 10000
+
+/*
+ * The database's clock.
+ */
+TimestampTz
+idemkit_clock(void)
+{
+	return GetCurrentTimestamp();
+}
+
+/*
+ * Has a reading become too old to start a duration with?  True, with a new
+ * reading, when more than 10 ms or more than 1 % of the duration passed.
+ */
+bool
+idemkit_waited(TimestampTz clock, int64 duration, TimestampTz *later)
+{
+	int64		tolerance = MAX_STALENESS_USECS;
+
+	if (duration > 0)
+		tolerance = Min(tolerance, duration / 100);
+	*later = idemkit_clock();
+	return *later - clock > tolerance;
+}
+
+/*
+ * Seconds from clock to end, not below 0.
+ */
+double
+idemkit_seconds_until(TimestampTz end, TimestampTz clock)
+{
+	if (TIMESTAMP_IS_NOEND(end))
+		return get_float8_infinity();
+	if (end <= clock)
+		return 0;
+	return (double) (end - clock) / USECS_PER_SEC;
+}

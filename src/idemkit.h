@@ -1,0 +1,249 @@
+/*
+ * idemkit.h
+ *		Declarations shared by the files of the extension.
+ *
+ * Times are TimestampTz and durations int64, both in microseconds, named
+ * "clock" when they are a reading of the database's clock.  Every function
+ * that runs SQL expects to be called between SPI_connect() and SPI_finish().
+ */
+#ifndef IDEMKIT_H
+#define IDEMKIT_H
+
+#include "postgres.h"
+
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "nodes/execnodes.h"
+#include "utils/relcache.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+/* What the control file calls this version; checked against pg_extension. */
+#define IDEMKIT_EXTENSION_VERSION "1.0"
+
+/* The layout of a row that this library writes and understands. */
+#define IDEMKIT_SCHEMA_VERSION 1
+
+/* Limits of design and of the functions' documentation. */
+#define IDEMKIT_MAX_KEY_BYTES 1024
+#define IDEMKIT_MAX_TABLE_NAME_BYTES 46
+#define IDEMKIT_MAX_DURATION_SECONDS (10 * 365.25 * 86400) /* ten years */
+
+/* How often a call looks again after losing a race before it gives up. */
+#define IDEMKIT_MAX_LOOKS 1000
+
+#define IDEMKIT_NOTIFY_CHANNEL "idemkit_completions"
+
+/* Errors a caller can cause.  Any other is the server's own. */
+#define IDEMKIT_ERRCODE_NULL_ARGUMENT ERRCODE_NULL_VALUE_NOT_ALLOWED			 /* 22004 */
+#define IDEMKIT_ERRCODE_BAD_ARGUMENT ERRCODE_INVALID_PARAMETER_VALUE			 /* 22023 */
+#define IDEMKIT_ERRCODE_BAD_NAME ERRCODE_INVALID_NAME							 /* 42602 */
+#define IDEMKIT_ERRCODE_NO_TABLE ERRCODE_UNDEFINED_TABLE						 /* 42P01 */
+#define IDEMKIT_ERRCODE_TABLE_EXISTS ERRCODE_DUPLICATE_TABLE					 /* 42P07 */
+#define IDEMKIT_ERRCODE_NO_SCHEMA ERRCODE_UNDEFINED_SCHEMA						 /* 3F000 */
+#define IDEMKIT_ERRCODE_NOT_RECORDS ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE	 /* 55000 */
+#define IDEMKIT_ERRCODE_UNSETTLED ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE		 /* 55000 */
+#define IDEMKIT_ERRCODE_WRONG_VERSION ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE	 /* 55000 */
+#define IDEMKIT_ERRCODE_TOO_LARGE ERRCODE_PROGRAM_LIMIT_EXCEEDED				 /* 54000 */
+#define IDEMKIT_ERRCODE_IN_TRANSACTION ERRCODE_ACTIVE_SQL_TRANSACTION			 /* 25001 */
+#define IDEMKIT_ERRCODE_CLAIM_LOST MAKE_SQLSTATE('I', 'K', '0', '0', '1')		 /* IK001 */
+
+/* module.c: settings */
+typedef enum IdemkitNotify
+{
+	IDEMKIT_NOTIFY_NEVER,
+	IDEMKIT_NOTIFY_AWAITED,
+	IDEMKIT_NOTIFY_ALWAYS
+} IdemkitNotify;
+
+extern int	idemkit_notify;
+extern int	idemkit_max_response_bytes;
+
+/* arguments.c: what a caller passed, checked */
+extern text *idemkit_text_argument(FunctionCallInfo fcinfo, int argno, const char *name);
+extern text *idemkit_key_argument(FunctionCallInfo fcinfo, int argno);
+extern int32 idemkit_int_argument(FunctionCallInfo fcinfo, int argno, const char *name);
+extern bool idemkit_bool_argument(FunctionCallInfo fcinfo, int argno, const char *name);
+extern int64 idemkit_duration_argument(FunctionCallInfo fcinfo, int argno, const char *name);
+extern int64 idemkit_lease_argument(FunctionCallInfo fcinfo, int argno);
+
+/* key.c: effective keys and claim tokens */
+extern void idemkit_check_key(const text *key);
+extern text *idemkit_fresh_token(void);
+
+/* clock.c: the database's clock */
+extern TimestampTz idemkit_clock(void);
+extern bool idemkit_waited(TimestampTz clock, int64 duration, TimestampTz *later);
+extern double idemkit_seconds_until(TimestampTz end, TimestampTz clock);
+
+/*
+ * statements.c: the SQL of the verbs.  The texts, argument types and result
+ * columns are listed there in this order.
+ */
+typedef enum IdemkitStatement
+{
+	IDEMKIT_READ,
+	IDEMKIT_INSERT_CLAIM,
+	IDEMKIT_TAKE_OVER,
+	IDEMKIT_RESTAMP_CLAIM,
+	IDEMKIT_COMPLETE,
+	IDEMKIT_RESTAMP_RESULT,
+	IDEMKIT_RELEASE,
+	IDEMKIT_RELEASE_KEEPING,
+	IDEMKIT_RENEW,
+	IDEMKIT_GUARD,
+	IDEMKIT_VACUUM,
+	IDEMKIT_VACUUM_BY_AGE
+} IdemkitStatement;
+
+#define IDEMKIT_STATEMENT_COUNT (IDEMKIT_VACUUM_BY_AGE + 1)
+
+/*
+ * records.c: a records table as this backend knows it.  It lives as long as
+ * the backend; name and plans are made anew when the catalogue changes.
+ */
+typedef struct IdemkitTable
+{
+	Oid			relid;			/* hash key */
+	bool		checked;		/* nothing changed since the last check */
+	char	   *name;			/* qualified and quoted, or NULL */
+	SPIPlanPtr	plans[IDEMKIT_STATEMENT_COUNT]; /* NULL until first used */
+} IdemkitTable;
+
+extern IdemkitTable *idemkit_open_table(FunctionCallInfo fcinfo, int argno);
+extern Oid	idemkit_table_argument(FunctionCallInfo fcinfo, int argno);
+extern void idemkit_refuse_missing_table(Oid relid) pg_attribute_noreturn();
+extern void idemkit_watch_tables(void);
+
+/* statements.c, continued */
+extern uint64 idemkit_execute(IdemkitTable *table, IdemkitStatement statement,
+							  const Datum *values, const char *nulls);
+extern Datum idemkit_result_value(int column, bool *isnull);
+extern void idemkit_execute_definition(const char *command);
+extern Oid	idemkit_find_extension(char **version);
+
+/*
+ * layout.c: what makes a table a records table, and how one is made.
+ */
+typedef struct IdemkitFault
+{
+	char	   *what;			/* a sentence, or NULL if there is no fault */
+	char	   *mend;			/* the statement that mends it, or NULL */
+} IdemkitFault;
+
+extern IdemkitFault idemkit_layout_fault(Relation table);
+extern IdemkitFault idemkit_schema_fault(Relation table);
+extern IdemkitFault idemkit_adoption_fault(Relation table);
+extern char *idemkit_quoted_name(Relation table);
+extern bool idemkit_has_c_collation(Relation table);
+extern bool idemkit_has_expiry_index(Relation table);
+extern bool idemkit_is_partial_index(Relation table, Oid index);
+extern char *idemkit_create_table_command(const char *table, bool unlogged);
+extern char *idemkit_add_columns_command(const char *table);
+extern char *idemkit_create_index_command(const char *table, const char *name);
+extern char *idemkit_set_parameters_command(const char *table);
+extern char *idemkit_set_collation_command(const char *table);
+
+/*
+ * record.c: one stored row.  The columns are those of the composite type
+ * idemkit_record, in its order; the values point into the statement's result.
+ */
+typedef enum IdemkitColumn
+{
+	IDEMKIT_EFFECTIVE_KEY,
+	IDEMKIT_STATE,
+	IDEMKIT_FINGERPRINT,
+	IDEMKIT_FINGERPRINT_VERSION,
+	IDEMKIT_CLAIM_TOKEN,
+	IDEMKIT_CLAIMED_AT,
+	IDEMKIT_LEASE_UNTIL,
+	IDEMKIT_COMPLETED_AT,
+	IDEMKIT_RESPONSE_STATUS,
+	IDEMKIT_RESPONSE_HEADERS,
+	IDEMKIT_RESPONSE_BODY,
+	IDEMKIT_ATTEMPTS,
+	IDEMKIT_REMAINING_SECONDS,
+	IDEMKIT_FENCE
+} IdemkitColumn;
+
+#define IDEMKIT_RECORD_COLUMNS (IDEMKIT_FENCE + 1)
+
+typedef struct IdemkitRecord
+{
+	Datum		values[IDEMKIT_RECORD_COLUMNS];
+	bool		nulls[IDEMKIT_RECORD_COLUMNS];
+	int32		schema_version;
+} IdemkitRecord;
+
+extern bool idemkit_read_record(IdemkitTable *table, const text *key, IdemkitRecord *record);
+extern void idemkit_load_record(IdemkitRecord *record, HeapTuple row, TupleDesc rowdesc);
+extern void idemkit_set_clock(IdemkitRecord *record, TimestampTz clock);
+extern Datum idemkit_form_result(FunctionCallInfo fcinfo, const Datum *values, const bool *nulls);
+
+/* Rows of a function that returns a set */
+typedef struct IdemkitRows
+{
+	Tuplestorestate *store;
+	TupleDesc	tupdesc;
+} IdemkitRows;
+
+extern void idemkit_begin_rows(FunctionCallInfo fcinfo, IdemkitRows *rows);
+extern void idemkit_put_row(IdemkitRows *rows, const Datum *values, const bool *nulls);
+
+/* verdict.c: the state a stored row is in */
+typedef enum IdemkitCondition
+{
+	IDEMKIT_LIVE_CLAIM,
+	IDEMKIT_LAPSED_CLAIM,
+	IDEMKIT_LIVE_RESULT,
+	IDEMKIT_EXPIRED_RESULT,
+	IDEMKIT_CORRUPT
+} IdemkitCondition;
+
+extern IdemkitCondition idemkit_judge(const IdemkitRecord *record, TimestampTz clock);
+extern bool idemkit_is_object(Datum headers);
+
+/*
+ * claim.c: one key's claim, from the question to the answer.  The functions
+ * below are the rules that single and batched claims share.
+ */
+typedef struct IdemkitClaimTerms
+{
+	int32		fingerprint_version;
+	int64		lease;
+	bool		reclaim;
+} IdemkitClaimTerms;
+
+typedef struct IdemkitClaim
+{
+	text	   *key;
+	text	   *fingerprint;
+
+	/* the answer */
+	const char *result;
+	text	   *token;			/* ours if we won, else NULL */
+	bool		recovered;
+	bool		fingerprint_matches;
+	IdemkitRecord record;
+} IdemkitClaim;
+
+typedef enum IdemkitClaimStep
+{
+	IDEMKIT_ANSWERED,			/* nothing to be won: the answer is complete */
+	IDEMKIT_TRY_INSERT,			/* no row */
+	IDEMKIT_TRY_TAKE_OVER		/* a row that is over, in claim->record */
+} IdemkitClaimStep;
+
+extern void idemkit_claim_terms(FunctionCallInfo fcinfo, int first_argno, IdemkitClaimTerms *terms);
+extern IdemkitClaimStep idemkit_weigh_claim(IdemkitClaim *claim, const IdemkitClaimTerms *terms,
+											bool found, TimestampTz clock);
+extern void idemkit_prepare_win(IdemkitClaim *claim, const IdemkitClaimTerms *terms,
+								IdemkitClaimStep step, TimestampTz clock);
+extern void idemkit_stamp_win(IdemkitClaim *claim, const IdemkitClaimTerms *terms,
+							  TimestampTz clock);
+extern void idemkit_refuse_race(IdemkitTable *table) pg_attribute_noreturn();
+
+/* notify.c: announcing the end of a claim */
+extern void idemkit_announce(const text *key, bool awaited);
+
+#endif							/* IDEMKIT_H */

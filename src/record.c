@@ -1,0 +1,115 @@
+/*
+ * record.c
+ *		A stored row as a C struct, and as a row of a result.
+ */
+#include "idemkit.h"
+
+#include "access/htup_details.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/lsyscache.h"
+#include "utils/typcache.h"
+
+/* PostgreSQL counts from 2000-01-01, everybody else from 1970-01-01. */
+#define UNIX_EPOCH_USECS ((POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY)
+
+/*
+ * Loads a row of IDEMKIT_READ: idemkit_record's stored columns, then
+ * schema_version.  The values point into the row.
+ */
+void
+idemkit_load_record(IdemkitRecord *record, HeapTuple row, TupleDesc rowdesc)
+{
+	StaticAssertStmt(IDEMKIT_REMAINING_SECONDS == IDEMKIT_ATTEMPTS + 1,
+					 "schema_version is read into the slot of the first computed column");
+	Assert(rowdesc->natts == IDEMKIT_REMAINING_SECONDS + 1);
+
+	heap_deform_tuple(row, rowdesc, record->values, record->nulls);
+	record->schema_version = DatumGetInt32(record->values[IDEMKIT_REMAINING_SECONDS]);
+}
+
+/*
+ * Reads the row of a key by a new snapshot.  False if there is none.
+ */
+bool
+idemkit_read_record(IdemkitTable *table, const text *key, IdemkitRecord *record)
+{
+	Datum		values[] = {PointerGetDatum(key)};
+
+	if (idemkit_execute(table, IDEMKIT_READ, values, NULL) == 0)
+		return false;
+	idemkit_load_record(record, SPI_tuptable->vals[0], SPI_tuptable->tupdesc);
+	return true;
+}
+
+/*
+ * Fills the two columns that are computed: remaining_seconds by a reading of
+ * the clock, and fence.
+ */
+void
+idemkit_set_clock(IdemkitRecord *record, TimestampTz clock)
+{
+	TimestampTz claimed_at = DatumGetTimestampTz(record->values[IDEMKIT_CLAIMED_AT]);
+	TimestampTz lease_until = DatumGetTimestampTz(record->values[IDEMKIT_LEASE_UNTIL]);
+
+	record->values[IDEMKIT_REMAINING_SECONDS] =
+		Float8GetDatum(idemkit_seconds_until(lease_until, clock));
+	record->nulls[IDEMKIT_REMAINING_SECONDS] = false;
+
+	/* An infinite time, which only a hand can have written, has no fence. */
+	record->nulls[IDEMKIT_FENCE] = TIMESTAMP_NOT_FINITE(claimed_at);
+	record->values[IDEMKIT_FENCE] =
+		record->nulls[IDEMKIT_FENCE] ? (Datum) 0 : Int64GetDatum(claimed_at + UNIX_EPOCH_USECS);
+}
+
+/*
+ * Forms the row that a function returning a composite type returns.  It is
+ * allocated in the current memory context, which must outlive SPI_finish().
+ */
+Datum
+idemkit_form_result(FunctionCallInfo fcinfo, const Datum *values, const bool *nulls)
+{
+	Oid			type = get_func_rettype(fcinfo->flinfo->fn_oid);
+	TupleDesc	tupdesc = lookup_rowtype_tupdesc(type, -1);
+	HeapTuple	tuple = heap_form_tuple(tupdesc, (Datum *) values, (bool *) nulls);
+	Datum		result = HeapTupleGetDatum(tuple);
+
+	ReleaseTupleDesc(tupdesc);
+	return result;
+}
+
+/*
+ * Prepares the result of a function that returns a set.  Raises 0A000 where
+ * the caller cannot take one.
+ */
+void
+idemkit_begin_rows(FunctionCallInfo fcinfo, IdemkitRows *rows)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	MemoryContext previous;
+
+	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
+		(rsinfo->allowedModes & SFRM_Materialize) == 0 || rsinfo->expectedDesc == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("set-valued function called in context that cannot accept a set")));
+
+	previous = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
+	rows->tupdesc = CreateTupleDescCopy(rsinfo->expectedDesc);
+	rows->store = tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0,
+										false, work_mem);
+	MemoryContextSwitchTo(previous);
+
+	rsinfo->returnMode = SFRM_Materialize;
+	rsinfo->setResult = rows->store;
+	rsinfo->setDesc = rows->tupdesc;
+}
+
+/*
+ * Adds a row, which is copied.
+ */
+void
+idemkit_put_row(IdemkitRows *rows, const Datum *values, const bool *nulls)
+{
+	tuplestore_putvalues(rows->store, rows->tupdesc, (Datum *) values, (bool *) nulls);
+}
