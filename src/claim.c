@@ -199,7 +199,8 @@ try_to_win(IdemkitTable *table, IdemkitClaim *claim, const IdemkitClaimTerms *te
 
 		if (idemkit_execute(table,
 							step == IDEMKIT_TRY_INSERT ? IDEMKIT_INSERT_CLAIM : IDEMKIT_TAKE_OVER,
-							values, NULL) == 0)
+							values, NULL)
+			.count == 0)
 			return false;
 	}
 
@@ -260,15 +261,13 @@ settle_claim(IdemkitTable *table, IdemkitClaim *claim, const IdemkitClaimTerms *
 }
 
 /*
- * Forms the answer's row in the given memory context.
+ * Forms the answer's row.
  */
 static Datum
-form_answer(FunctionCallInfo fcinfo, const IdemkitClaim *claim, MemoryContext context)
+form_answer(FunctionCallInfo fcinfo, const IdemkitClaim *claim)
 {
-	MemoryContext previous = MemoryContextSwitchTo(context);
 	Datum		values[RESULT_COLUMNS];
 	bool		nulls[RESULT_COLUMNS] = {false};
-	Datum		row;
 
 	values[RESULT] = CStringGetTextDatum(claim->result);
 	values[OUR_CLAIM_TOKEN] = PointerGetDatum(claim->token);
@@ -277,9 +276,7 @@ form_answer(FunctionCallInfo fcinfo, const IdemkitClaim *claim, MemoryContext co
 	values[FINGERPRINT_MATCHES] = BoolGetDatum(claim->fingerprint_matches);
 	memcpy(&values[RECORD], claim->record.values, sizeof(claim->record.values));
 	memcpy(&nulls[RECORD], claim->record.nulls, sizeof(claim->record.nulls));
-	row = idemkit_form_result(fcinfo, values, nulls);
-	MemoryContextSwitchTo(previous);
-	return row;
+	return idemkit_form_result(fcinfo, values, nulls);
 }
 
 /*
@@ -293,18 +290,13 @@ form_answer(FunctionCallInfo fcinfo, const IdemkitClaim *claim, MemoryContext co
 Datum
 idemkit_claim(PG_FUNCTION_ARGS)
 {
-	MemoryContext caller = CurrentMemoryContext;
 	IdemkitClaimTerms terms;
 	IdemkitClaim claim = {0};
-	Datum		row;
 
 	claim.key = idemkit_key_argument(fcinfo, ARG_KEY);
 	claim.fingerprint = idemkit_text_argument(fcinfo, ARG_FINGERPRINT, "fingerprint");
 	idemkit_claim_terms(fcinfo, ARG_TERMS, &terms);
 
-	SPI_connect();
 	settle_claim(idemkit_open_table(fcinfo, ARG_RECORDS), &claim, &terms);
-	row = form_answer(fcinfo, &claim, caller);
-	SPI_finish();
-	PG_RETURN_DATUM(row);
+	PG_RETURN_DATUM(form_answer(fcinfo, &claim));
 }

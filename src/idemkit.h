@@ -3,8 +3,8 @@
  *		Declarations shared by the files of the extension.
  *
  * Times are TimestampTz and durations int64, both in microseconds, named
- * "clock" when they are a reading of the database's clock.  Every function
- * that runs SQL expects to be called between SPI_connect() and SPI_finish().
+ * "clock" when they are a reading of the database's clock.  Only statements.c
+ * knows SPI; what it returns is allocated in the caller's memory context.
  */
 #ifndef IDEMKIT_H
 #define IDEMKIT_H
@@ -77,6 +77,32 @@ extern bool idemkit_waited(TimestampTz clock, int64 duration, TimestampTz *later
 extern double idemkit_seconds_until(TimestampTz end, TimestampTz clock);
 
 /*
+ * Columns of the composite type idemkit_record, in its order.
+ */
+typedef enum IdemkitColumn
+{
+	IDEMKIT_EFFECTIVE_KEY,
+	IDEMKIT_STATE,
+	IDEMKIT_FINGERPRINT,
+	IDEMKIT_FINGERPRINT_VERSION,
+	IDEMKIT_CLAIM_TOKEN,
+	IDEMKIT_CLAIMED_AT,
+	IDEMKIT_LEASE_UNTIL,
+	IDEMKIT_COMPLETED_AT,
+	IDEMKIT_RESPONSE_STATUS,
+	IDEMKIT_RESPONSE_HEADERS,
+	IDEMKIT_RESPONSE_BODY,
+	IDEMKIT_ATTEMPTS,
+	IDEMKIT_REMAINING_SECONDS,
+	IDEMKIT_FENCE
+} IdemkitColumn;
+
+#define IDEMKIT_RECORD_COLUMNS (IDEMKIT_FENCE + 1)
+
+/* What is read of a row: the columns before those computed, then schema_version. */
+#define IDEMKIT_READ_COLUMNS (IDEMKIT_ATTEMPTS + 2)
+
+/*
  * statements.c: the SQL of the verbs.  The texts, argument types and result
  * columns are listed there in this order.
  */
@@ -107,6 +133,9 @@ typedef struct IdemkitTable
 	Oid			relid;			/* hash key */
 	bool		checked;		/* nothing changed since the last check */
 	char	   *name;			/* qualified and quoted, or NULL */
+	Oid			key_index;		/* for idemkit_look_up(), or InvalidOid */
+	Oid			key_collation;
+	AttrNumber	columns[IDEMKIT_READ_COLUMNS];
 	SPIPlanPtr	plans[IDEMKIT_STATEMENT_COUNT]; /* NULL until first used */
 } IdemkitTable;
 
@@ -116,9 +145,16 @@ extern void idemkit_refuse_missing_table(Oid relid) pg_attribute_noreturn();
 extern void idemkit_watch_tables(void);
 
 /* statements.c, continued */
-extern uint64 idemkit_execute(IdemkitTable *table, IdemkitStatement statement,
-							  const Datum *values, const char *nulls);
-extern Datum idemkit_result_value(int column, bool *isnull);
+typedef struct IdemkitResult
+{
+	uint64		count;			/* rows read or changed */
+	HeapTuple  *rows;			/* as many, if the statement returns rows */
+	TupleDesc	rowdesc;
+} IdemkitResult;
+
+extern IdemkitResult idemkit_execute(IdemkitTable *table, IdemkitStatement statement,
+									 const Datum *values, const char *nulls);
+extern Datum idemkit_result_value(const IdemkitResult *result, uint64 row, int column);
 extern void idemkit_execute_definition(const char *command);
 extern Oid	idemkit_find_extension(char **version);
 
@@ -135,6 +171,8 @@ extern IdemkitFault idemkit_layout_fault(Relation table);
 extern IdemkitFault idemkit_schema_fault(Relation table);
 extern IdemkitFault idemkit_adoption_fault(Relation table);
 extern char *idemkit_quoted_name(Relation table);
+extern AttrNumber idemkit_column_number(Relation table, const char *name);
+extern Oid	idemkit_key_index(Relation table);
 extern bool idemkit_has_c_collation(Relation table);
 extern bool idemkit_has_expiry_index(Relation table);
 extern bool idemkit_is_partial_index(Relation table, Oid index);
@@ -145,29 +183,9 @@ extern char *idemkit_set_parameters_command(const char *table);
 extern char *idemkit_set_collation_command(const char *table);
 
 /*
- * record.c: one stored row.  The columns are those of the composite type
- * idemkit_record, in its order; the values point into the statement's result.
+ * record.c: one stored row, read.  The values live as long as the memory
+ * context they were read in.
  */
-typedef enum IdemkitColumn
-{
-	IDEMKIT_EFFECTIVE_KEY,
-	IDEMKIT_STATE,
-	IDEMKIT_FINGERPRINT,
-	IDEMKIT_FINGERPRINT_VERSION,
-	IDEMKIT_CLAIM_TOKEN,
-	IDEMKIT_CLAIMED_AT,
-	IDEMKIT_LEASE_UNTIL,
-	IDEMKIT_COMPLETED_AT,
-	IDEMKIT_RESPONSE_STATUS,
-	IDEMKIT_RESPONSE_HEADERS,
-	IDEMKIT_RESPONSE_BODY,
-	IDEMKIT_ATTEMPTS,
-	IDEMKIT_REMAINING_SECONDS,
-	IDEMKIT_FENCE
-} IdemkitColumn;
-
-#define IDEMKIT_RECORD_COLUMNS (IDEMKIT_FENCE + 1)
-
 typedef struct IdemkitRecord
 {
 	Datum		values[IDEMKIT_RECORD_COLUMNS];
@@ -176,9 +194,14 @@ typedef struct IdemkitRecord
 } IdemkitRecord;
 
 extern bool idemkit_read_record(IdemkitTable *table, const text *key, IdemkitRecord *record);
-extern void idemkit_load_record(IdemkitRecord *record, HeapTuple row, TupleDesc rowdesc);
+extern void idemkit_load_record(IdemkitRecord *record, const IdemkitResult *result, uint64 row);
 extern void idemkit_set_clock(IdemkitRecord *record, TimestampTz clock);
 extern Datum idemkit_form_result(FunctionCallInfo fcinfo, const Datum *values, const bool *nulls);
+
+/* lookup.c: reading one row without the executor, where that is the same */
+extern void idemkit_prepare_lookup(IdemkitTable *table, Relation relation);
+extern bool idemkit_look_up(const IdemkitTable *table, const text *key, IdemkitRecord *record,
+							bool *found);
 
 /* Rows of a function that returns a set */
 typedef struct IdemkitRows

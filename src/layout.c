@@ -187,16 +187,25 @@ column_fault(Relation table, const LayoutColumn *wanted)
 }
 
 /*
- * Is there an index on just this column: complete (no predicate), valid and,
- * if asked for, unique at once?
+ * The number of a column that the table has.
  */
-static bool
-has_index_on(Relation table, const char *column_name, bool unique)
+AttrNumber
+idemkit_column_number(Relation table, const char *name)
 {
-	AttrNumber	column = find_column(table, column_name)->attnum;
+	return find_column(table, name)->attnum;
+}
+
+/*
+ * An index on just this column, complete (no predicate), valid and, if asked
+ * for, unique at once; or InvalidOid.
+ */
+static Oid
+find_index_on(Relation table, const char *column_name, bool unique)
+{
+	AttrNumber	column = idemkit_column_number(table, column_name);
 	List	   *indexes = RelationGetIndexList(table);
 	ListCell   *cell;
-	bool		found = false;
+	Oid			found = InvalidOid;
 
 	foreach(cell, indexes)
 	{
@@ -209,11 +218,20 @@ has_index_on(Relation table, const char *column_name, bool unique)
 		if (index->indnkeyatts == 1 && index->indkey.values[0] == column && index->indisvalid &&
 			heap_attisnull(tuple, Anum_pg_index_indpred, NULL) &&
 			(!unique || (index->indisunique && index->indimmediate)))
-			found = true;
+			found = lfirst_oid(cell);
 		ReleaseSysCache(tuple);
 	}
 	list_free(indexes);
 	return found;
+}
+
+/*
+ * The index that keeps keys apart, or InvalidOid.
+ */
+Oid
+idemkit_key_index(Relation table)
+{
+	return find_index_on(table, "effective_key", true);
 }
 
 /*
@@ -248,7 +266,7 @@ idemkit_has_c_collation(Relation table)
 bool
 idemkit_has_expiry_index(Relation table)
 {
-	return has_index_on(table, "lease_until", false);
+	return find_index_on(table, "lease_until", false) != InvalidOid;
 }
 
 /*
@@ -271,7 +289,7 @@ find_fault(Relation table, int columns)
 	if (!get_collation_isdeterministic(find_column(table, "effective_key")->attcollation))
 		return fault(pstrdup("The collation of column \"effective_key\" makes different keys equal."),
 					 idemkit_set_collation_command(idemkit_quoted_name(table)));
-	if (!has_index_on(table, "effective_key", true))
+	if (idemkit_key_index(table) == InvalidOid)
 		return fault(pstrdup("Column \"effective_key\" is not the primary key."),
 					 psprintf("ALTER TABLE %s ADD PRIMARY KEY (effective_key)",
 							  idemkit_quoted_name(table)));

@@ -20,12 +20,10 @@ idemkit_get(PG_FUNCTION_ARGS)
 	IdemkitRows rows;
 
 	idemkit_begin_rows(fcinfo, &rows);
-	SPI_connect();
 	if (idemkit_read_record(idemkit_open_table(fcinfo, 1), key, &record))
 	{
 		idemkit_set_clock(&record, idemkit_clock());
 		idemkit_put_row(&rows, record.values, record.nulls);
 	}
-	SPI_finish();
 	return (Datum) 0;
 }

@@ -14,18 +14,15 @@
 #define UNIX_EPOCH_USECS ((POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY)
 
 /*
- * Loads a row of IDEMKIT_READ: idemkit_record's stored columns, then
- * schema_version.  The values point into the row.
+ * Loads a row that has the columns of IDEMKIT_READ.  The values point into
+ * it.
  */
 void
-idemkit_load_record(IdemkitRecord *record, HeapTuple row, TupleDesc rowdesc)
+idemkit_load_record(IdemkitRecord *record, const IdemkitResult *result, uint64 row)
 {
-	StaticAssertStmt(IDEMKIT_REMAINING_SECONDS == IDEMKIT_ATTEMPTS + 1,
-					 "schema_version is read into the slot of the first computed column");
-	Assert(rowdesc->natts == IDEMKIT_REMAINING_SECONDS + 1);
-
-	heap_deform_tuple(row, rowdesc, record->values, record->nulls);
-	record->schema_version = DatumGetInt32(record->values[IDEMKIT_REMAINING_SECONDS]);
+	Assert(result->rowdesc->natts == IDEMKIT_READ_COLUMNS);
+	heap_deform_tuple(result->rows[row], result->rowdesc, record->values, record->nulls);
+	record->schema_version = DatumGetInt32(record->values[IDEMKIT_READ_COLUMNS - 1]);
 }
 
 /*
@@ -35,10 +32,15 @@ bool
 idemkit_read_record(IdemkitTable *table, const text *key, IdemkitRecord *record)
 {
 	Datum		values[] = {PointerGetDatum(key)};
+	IdemkitResult result;
+	bool		found;
 
-	if (idemkit_execute(table, IDEMKIT_READ, values, NULL) == 0)
+	if (idemkit_look_up(table, key, record, &found))
+		return found;
+	result = idemkit_execute(table, IDEMKIT_READ, values, NULL);
+	if (result.count == 0)
 		return false;
-	idemkit_load_record(record, SPI_tuptable->vals[0], SPI_tuptable->tupdesc);
+	idemkit_load_record(record, &result, 0);
 	return true;
 }
 
@@ -63,8 +65,7 @@ idemkit_set_clock(IdemkitRecord *record, TimestampTz clock)
 }
 
 /*
- * Forms the row that a function returning a composite type returns.  It is
- * allocated in the current memory context, which must outlive SPI_finish().
+ * Forms the row that a function returning a composite type returns.
  */
 Datum
 idemkit_form_result(FunctionCallInfo fcinfo, const Datum *values, const bool *nulls)

@@ -192,6 +192,7 @@ check_table(Oid relid)
 				 errhint("Make or adopt a records table with idemkit_create_table().")));
 	}
 
+	idemkit_prepare_lookup(table, relation);
 	name = idemkit_quoted_name(relation);
 	relation_close(relation, NoLock);
 	if (table->name == NULL || strcmp(table->name, name) != 0)

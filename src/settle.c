@@ -77,14 +77,16 @@ check_response_size(FunctionCallInfo fcinfo)
 }
 
 /*
- * Announces what the last statement ended; it returned the column awaited.
+ * Announces what a statement ended that returned the column awaited, and
+ * tells whether it ended anything.
  */
-static void
-announce_end(const text *key)
+static bool
+announce_end(const text *key, IdemkitResult result)
 {
-	bool		isnull;
-
-	idemkit_announce(key, DatumGetBool(idemkit_result_value(1, &isnull)));
+	if (result.count == 0)
+		return false;
+	idemkit_announce(key, DatumGetBool(idemkit_result_value(&result, 0, 1)));
+	return true;
 }
 
 /*
@@ -109,7 +111,6 @@ idemkit_complete(PG_FUNCTION_ARGS)
 	check_headers(fcinfo);
 	check_response_size(fcinfo);
 
-	SPI_connect();
 	table = idemkit_open_table(fcinfo, COMPLETE_RECORDS);
 	clock = idemkit_clock();
 	{
@@ -132,29 +133,24 @@ idemkit_complete(PG_FUNCTION_ARGS)
 			PG_ARGISNULL(COMPLETE_BODY) ? 'n' : ' ',
 		};
 
-		done = idemkit_execute(table, IDEMKIT_COMPLETE, values, nulls) > 0;
-		if (done)
+		done = announce_end(key, idemkit_execute(table, IDEMKIT_COMPLETE, values, nulls));
+
+		/* The retention runs from now: start it again if we had to wait. */
+		if (done && idemkit_waited(clock, retention, &clock))
 		{
-			announce_end(key);
-			/* The retention runs from now: start it again if we had to wait. */
-			if (idemkit_waited(clock, retention, &clock))
-			{
-				values[2] = TimestampTzGetDatum(clock);
-				values[3] = TimestampTzGetDatum(clock + retention);
-				idemkit_execute(table, IDEMKIT_RESTAMP_RESULT, values, NULL);
-			}
+			values[2] = TimestampTzGetDatum(clock);
+			values[3] = TimestampTzGetDatum(clock + retention);
+			idemkit_execute(table, IDEMKIT_RESTAMP_RESULT, values, NULL);
 		}
 	}
-	SPI_finish();
 	PG_RETURN_BOOL(done);
 }
 
 /*
  * Ends a claim but leaves its row, claimable at once, with its attempts.  The
- * row gets a token nobody has: the owner has given the claim up.  Returns
- * whether there was such a claim.
+ * row gets a token nobody has: the owner has given the claim up.
  */
-static bool
+static IdemkitResult
 release_keeping_attempts(IdemkitTable *table, text *key, text *token)
 {
 	Datum		values[] = {
@@ -164,7 +160,7 @@ release_keeping_attempts(IdemkitTable *table, text *key, text *token)
 		PointerGetDatum(idemkit_fresh_token()),
 	};
 
-	return idemkit_execute(table, IDEMKIT_RELEASE_KEEPING, values, NULL) > 0;
+	return idemkit_execute(table, IDEMKIT_RELEASE_KEEPING, values, NULL);
 }
 
 /*
@@ -181,23 +177,13 @@ idemkit_release(PG_FUNCTION_ARGS)
 	text	   *token = idemkit_text_argument(fcinfo, ARG_TOKEN, "claim_token");
 	bool		keep_attempts =
 		idemkit_bool_argument(fcinfo, RELEASE_KEEP_ATTEMPTS, "keep_attempts");
-	IdemkitTable *table;
-	bool		done;
+	IdemkitTable *table = idemkit_open_table(fcinfo, RELEASE_RECORDS);
+	Datum		values[] = {PointerGetDatum(key), PointerGetDatum(token)};
+	IdemkitResult result = keep_attempts
+		? release_keeping_attempts(table, key, token)
+		: idemkit_execute(table, IDEMKIT_RELEASE, values, NULL);
 
-	SPI_connect();
-	table = idemkit_open_table(fcinfo, RELEASE_RECORDS);
-	if (keep_attempts)
-		done = release_keeping_attempts(table, key, token);
-	else
-	{
-		Datum		values[] = {PointerGetDatum(key), PointerGetDatum(token)};
-
-		done = idemkit_execute(table, IDEMKIT_RELEASE, values, NULL) > 0;
-	}
-	if (done)
-		announce_end(key);
-	SPI_finish();
-	PG_RETURN_BOOL(done);
+	PG_RETURN_BOOL(announce_end(key, result));
 }
 
 /*
@@ -217,7 +203,6 @@ idemkit_renew(PG_FUNCTION_ARGS)
 	TimestampTz clock;
 	bool		done;
 
-	SPI_connect();
 	table = idemkit_open_table(fcinfo, RENEW_RECORDS);
 	clock = idemkit_clock();
 	/* Once is enough, but for a wait; the second time the row is ours. */
@@ -230,9 +215,8 @@ idemkit_renew(PG_FUNCTION_ARGS)
 		};
 
 		CHECK_FOR_INTERRUPTS();
-		done = idemkit_execute(table, IDEMKIT_RENEW, values, NULL) > 0;
+		done = idemkit_execute(table, IDEMKIT_RENEW, values, NULL).count > 0;
 	} while (done && idemkit_waited(clock, lease, &clock));
-	SPI_finish();
 	PG_RETURN_BOOL(done);
 }
 
@@ -250,21 +234,18 @@ idemkit_guard(PG_FUNCTION_ARGS)
 	text	   *key = idemkit_key_argument(fcinfo, ARG_KEY);
 	text	   *token = idemkit_text_argument(fcinfo, ARG_TOKEN, "claim_token");
 	Datum		values[] = {PointerGetDatum(key), PointerGetDatum(token)};
-	IdemkitTable *table;
-	bool		isnull;
+	IdemkitTable *table = idemkit_open_table(fcinfo, GUARD_RECORDS);
+	IdemkitResult result = idemkit_execute(table, IDEMKIT_GUARD, values, NULL);
 
-	SPI_connect();
-	table = idemkit_open_table(fcinfo, GUARD_RECORDS);
-	if (idemkit_execute(table, IDEMKIT_GUARD, values, NULL) == 0)
+	if (result.count == 0)
 		ereport(ERROR,
 				(errcode(IDEMKIT_ERRCODE_CLAIM_LOST),
 				 errmsg("claim is not held with this token"),
 				 errdetail("It was completed, released or taken over, or there never was one.")));
-	if (DatumGetTimestampTz(idemkit_result_value(1, &isnull)) < idemkit_clock())
+	if (DatumGetTimestampTz(idemkit_result_value(&result, 0, 1)) < idemkit_clock())
 		ereport(ERROR,
 				(errcode(IDEMKIT_ERRCODE_CLAIM_LOST),
 				 errmsg("lease of the claim has run out"),
 				 errhint("Renew the claim with idemkit_renew() before its lease ends.")));
-	SPI_finish();
 	PG_RETURN_VOID();
 }

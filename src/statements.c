@@ -18,10 +18,12 @@
  */
 #include "idemkit.h"
 
+#include "access/htup_details.h"
 #include "catalog/pg_type.h"
 #include "lib/stringinfo.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
 #include "utils/plancache.h"
 #include "utils/resowner.h"
 
@@ -224,17 +226,41 @@ prepare_statement(IdemkitTable *table, IdemkitStatement statement)
 }
 
 /*
- * Runs a statement with a new snapshot and returns the number of rows it
- * read or changed; result rows are in SPI_tuptable.  "nulls" is as for
- * SPI_execute_plan(), or NULL.  Raises what the statement raises.
+ * Copies the rows of the statement that just ran into the caller's memory
+ * context.  Must be called before SPI_finish().
  */
-uint64
+static IdemkitResult
+copy_result(MemoryContext caller)
+{
+	IdemkitResult result = {SPI_processed, NULL, NULL};
+	MemoryContext previous;
+
+	if (SPI_tuptable == NULL || SPI_processed == 0)
+		return result;
+	previous = MemoryContextSwitchTo(caller);
+	result.rowdesc = CreateTupleDescCopy(SPI_tuptable->tupdesc);
+	result.rows = palloc_extended(result.count * sizeof(HeapTuple), MCXT_ALLOC_HUGE);
+	for (uint64 i = 0; i < result.count; i++)
+		result.rows[i] = heap_copytuple(SPI_tuptable->vals[i]);
+	MemoryContextSwitchTo(previous);
+	return result;
+}
+
+/*
+ * Runs a statement with a new snapshot.  "nulls" is as for SPI_execute_plan(),
+ * or NULL.  Raises what the statement raises.
+ */
+IdemkitResult
 idemkit_execute(IdemkitTable *table, IdemkitStatement statement, const Datum *values,
 				const char *nulls)
 {
-	SPIPlanPtr	plan = table->plans[statement];
+	MemoryContext caller = CurrentMemoryContext;
+	SPIPlanPtr	plan;
+	IdemkitResult result;
 	int			code;
 
+	SPI_connect();
+	plan = table->plans[statement];
 	if (plan == NULL)
 		plan = prepare_statement(table, statement);
 	else if (!SPI_plan_is_valid(plan))
@@ -243,16 +269,20 @@ idemkit_execute(IdemkitTable *table, IdemkitStatement statement, const Datum *va
 	if (code < 0)
 		elog(ERROR, "could not run statement %d on a records table: %s", statement,
 			 SPI_result_code_string(code));
-	return SPI_processed;
+	result = copy_result(caller);
+	SPI_finish();
+	return result;
 }
 
 /*
- * A column (from 1) of the first row that the last statement returned.
+ * A column, from 1, of a row that a statement returned; it is never null.
  */
 Datum
-idemkit_result_value(int column, bool *isnull)
+idemkit_result_value(const IdemkitResult *result, uint64 row, int column)
 {
-	return SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, column, isnull);
+	bool		isnull;
+
+	return heap_getattr(result->rows[row], column, result->rowdesc, &isnull);
 }
 
 /*
@@ -261,10 +291,13 @@ idemkit_result_value(int column, bool *isnull)
 void
 idemkit_execute_definition(const char *command)
 {
-	int			code = SPI_execute(command, false, 0);
+	int			code;
 
+	SPI_connect();
+	code = SPI_execute(command, false, 0);
 	if (code < 0)
 		elog(ERROR, "could not run \"%s\": %s", command, SPI_result_code_string(code));
+	SPI_finish();
 }
 
 /*
@@ -285,12 +318,14 @@ idemkit_find_extension(char **version)
 		" JOIN pg_catalog.pg_class AS c ON c.oid " EQUALS " d.objid"
 		" AND c.relkind " EQUALS " ANY (ARRAY['r', 'p']::pg_catalog.\"char\"[])"
 		" WHERE e.extname " EQUALS " 'idemkit'";
-	bool		isnull;
-	Oid			relid;
+	MemoryContext caller = CurrentMemoryContext;
+	IdemkitResult result;
 
+	SPI_connect();
 	if (SPI_execute(query, true, 2) != SPI_OK_SELECT || SPI_processed != 1)
 		elog(ERROR, "could not find the table of extension idemkit");
-	relid = DatumGetObjectId(idemkit_result_value(1, &isnull));
-	*version = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2);
-	return relid;
+	result = copy_result(caller);
+	SPI_finish();
+	*version = TextDatumGetCString(idemkit_result_value(&result, 0, 2));
+	return DatumGetObjectId(idemkit_result_value(&result, 0, 1));
 }

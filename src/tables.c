@@ -179,7 +179,6 @@ idemkit_create_table(PG_FUNCTION_ARGS)
 	LockDatabaseObject(NamespaceRelationId, schema, 0, ShareUpdateExclusiveLock);
 	AcceptInvalidationMessages();
 
-	SPI_connect();
 	nestlevel = NewGUCNestLevel();
 	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
@@ -192,7 +191,6 @@ idemkit_create_table(PG_FUNCTION_ARGS)
 		relid = get_relname_relid(name, schema);
 	}
 	AtEOXact_GUC(true, nestlevel);
-	SPI_finish();
 	PG_RETURN_OID(relid);
 }
 
@@ -209,7 +207,6 @@ idemkit_verify_schema(PG_FUNCTION_ARGS)
 	Relation	table;
 	IdemkitFault fault;
 
-	SPI_connect();
 	relid = idemkit_table_argument(fcinfo, 0);
 	table = try_relation_open(relid, AccessShareLock);
 	if (table == NULL)
@@ -224,6 +221,5 @@ idemkit_verify_schema(PG_FUNCTION_ARGS)
 				 ? errhint("Make a records table with idemkit_create_table().")
 				 : errhint("Run: %s;", fault.mend)));
 	relation_close(table, NoLock);
-	SPI_finish();
 	PG_RETURN_VOID();
 }

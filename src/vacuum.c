@@ -51,7 +51,6 @@ idemkit_vacuum(PG_FUNCTION_ARGS)
 
 	check_max_rows(fcinfo);
 
-	SPI_connect();
 	table = idemkit_open_table(fcinfo, ARG_RECORDS);
 	clock = idemkit_clock();
 	{
@@ -65,8 +64,8 @@ idemkit_vacuum(PG_FUNCTION_ARGS)
 
 		removed = idemkit_execute(table,
 								  by_age ? IDEMKIT_VACUUM_BY_AGE : IDEMKIT_VACUUM,
-								  values, nulls);
+								  values, nulls)
+			.count;
 	}
-	SPI_finish();
 	PG_RETURN_INT64((int64) removed);
 }
