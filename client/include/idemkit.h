@@ -32,7 +32,8 @@
  *			 1970-01-01 00:00 UTC by the database's clock: compare them with each
  *			 other, never with the clock of this machine.
  * Memory	 Running out of memory is IDEMKIT_ERROR_MEMORY and leaves nothing
- *			 behind. The library never exits, never prints, installs no signal
+ *			 behind. What a claim that is won needs is set aside before it is sent,
+ *			 so that none is won here and lost again. The library never exits, never prints, installs no signal
  *			 handler, starts no thread and keeps no global state. It writes to
  *			 sockets through libpq only, which does not raise SIGPIPE.
  * Threads	 Different objects may be used by different threads at once. One
@@ -57,9 +58,15 @@
 
 #include <libpq-fe.h>
 
+/* Around what C++ must know to be C. */
 #ifdef __cplusplus
-extern "C"
-{
+#define IDEMKIT_BEGIN_C \
+	extern "C"          \
+	{
+#define IDEMKIT_END_C }
+#else
+#define IDEMKIT_BEGIN_C
+#define IDEMKIT_END_C
 #endif
 
 /* The version of this header. The shared library's soname follows MAJOR. */
@@ -71,12 +78,14 @@ extern "C"
 #define IDEMKIT_MAX_KEY_BYTES 1024
 
 #if defined(__GNUC__)
-#define IDEMKIT_API __attribute__((visibility("default")))
+#define IDEMKIT_API		   __attribute__((visibility("default")))
 #define IDEMKIT_MUST_CHECK __attribute__((warn_unused_result))
 #else
 #define IDEMKIT_API
 #define IDEMKIT_MUST_CHECK
 #endif
+
+IDEMKIT_BEGIN_C
 
 /*
  * The library's version at run time, as MAJOR * 10000 + MINOR * 100 + PATCH.
@@ -138,7 +147,7 @@ typedef struct IdemkitError IdemkitError;
 
 /* Returns NULL when out of memory. Free with idemkit_error_free(). */
 IDEMKIT_API IdemkitError *idemkit_error_create(void);
-IDEMKIT_API void idemkit_error_free(IdemkitError *error);
+IDEMKIT_API void		  idemkit_error_free(IdemkitError *error);
 
 /*
  * Accessors. None returns NULL: a text that was not given is "". A NULL error
@@ -182,21 +191,21 @@ typedef struct IdemkitRecord IdemkitRecord;
 
 /* Returns its argument, which may be NULL. */
 IDEMKIT_API const IdemkitRecord *idemkit_record_ref(const IdemkitRecord *record);
-IDEMKIT_API void idemkit_record_free(const IdemkitRecord *record);
+IDEMKIT_API void				 idemkit_record_free(const IdemkitRecord *record);
 
 /*
  * Accessors; record must not be NULL. Pointers live as long as the record. Where
  * a column is NULL a pointer accessor returns NULL and the bool ones return false
  * and leave *value alone.
  */
-IDEMKIT_API const char *idemkit_record_effective_key(const IdemkitRecord *record);
+IDEMKIT_API const char	*idemkit_record_effective_key(const IdemkitRecord *record);
 IDEMKIT_API IdemkitState idemkit_record_state(const IdemkitRecord *record);
-IDEMKIT_API const char *idemkit_record_fingerprint(const IdemkitRecord *record);
-IDEMKIT_API int32_t idemkit_record_fingerprint_version(const IdemkitRecord *record);
-IDEMKIT_API const char *idemkit_record_claim_token(const IdemkitRecord *record);
-IDEMKIT_API int64_t idemkit_record_claimed_at(const IdemkitRecord *record);
-IDEMKIT_API int64_t idemkit_record_lease_until(const IdemkitRecord *record);
-IDEMKIT_API bool idemkit_record_completed_at(const IdemkitRecord *record, int64_t *value);
+IDEMKIT_API const char	*idemkit_record_fingerprint(const IdemkitRecord *record);
+IDEMKIT_API int32_t		 idemkit_record_fingerprint_version(const IdemkitRecord *record);
+IDEMKIT_API const char	*idemkit_record_claim_token(const IdemkitRecord *record);
+IDEMKIT_API int64_t		 idemkit_record_claimed_at(const IdemkitRecord *record);
+IDEMKIT_API int64_t		 idemkit_record_lease_until(const IdemkitRecord *record);
+IDEMKIT_API bool		 idemkit_record_completed_at(const IdemkitRecord *record, int64_t *value);
 IDEMKIT_API bool idemkit_record_response_status(const IdemkitRecord *record, int32_t *value);
 /* JSON text of an object */
 IDEMKIT_API const char *idemkit_record_response_headers(const IdemkitRecord *record);
@@ -205,7 +214,7 @@ IDEMKIT_API const char *idemkit_record_response_headers(const IdemkitRecord *rec
  * body. length may be NULL. A NUL byte that does not count follows the body.
  */
 IDEMKIT_API const void *idemkit_record_response_body(const IdemkitRecord *record, size_t *length);
-IDEMKIT_API int32_t idemkit_record_attempts(const IdemkitRecord *record);
+IDEMKIT_API int32_t		idemkit_record_attempts(const IdemkitRecord *record);
 /*
  * What was left of the lease (CLAIMED) or the retention (COMPLETED) at the
  * moment of reading, by the database's clock; not below 0.
@@ -232,11 +241,11 @@ IDEMKIT_API int64_t idemkit_record_fence(const IdemkitRecord *record);
 
 typedef enum IdemkitVerdict
 {
-	IDEMKIT_NEW_CLAIMED = 1,		/* won */
-	IDEMKIT_LEASE_RECLAIMED = 2,	/* won, after an owner's lease ran out */
-	IDEMKIT_LEASE_LAPSED = 3,		/* not won: lease over, and reclaim was false */
-	IDEMKIT_ALREADY_CLAIMED = 4,	/* not won: somebody is at work */
-	IDEMKIT_ALREADY_COMPLETED = 5	/* not won: the record has the result */
+	IDEMKIT_NEW_CLAIMED = 1,	  /* won */
+	IDEMKIT_LEASE_RECLAIMED = 2,  /* won, after an owner's lease ran out */
+	IDEMKIT_LEASE_LAPSED = 3,	  /* not won: lease over, and reclaim was false */
+	IDEMKIT_ALREADY_CLAIMED = 4,  /* not won: somebody is at work */
+	IDEMKIT_ALREADY_COMPLETED = 5 /* not won: the record has the result */
 } IdemkitVerdict;
 
 /* "new_claimed" and so on, as SQL has it; "unknown" for other numbers. */
@@ -265,9 +274,9 @@ IDEMKIT_API const IdemkitRecord *idemkit_claim_record(const IdemkitClaim *claim)
  */
 IDEMKIT_API IdemkitStatus idemkit_claim(PGconn *conn, const char *effective_key,
 										const char *fingerprint, int32_t fingerprint_version,
-										double lease_ttl_seconds, bool reclaim,
-										const char *records, IdemkitClaim **claim,
-										IdemkitError *error) IDEMKIT_MUST_CHECK;
+										double lease_ttl_seconds, bool reclaim, const char *records,
+										IdemkitClaim **claim,
+										IdemkitError  *error) IDEMKIT_MUST_CHECK;
 
 /*
  * Store the result. *completed is false where the claim is not ours any more
@@ -319,9 +328,9 @@ IDEMKIT_API IdemkitStatus idemkit_guard(PGconn *conn, const char *effective_key,
  * idemkit_record_free(). A record whose lease or retention is over is returned
  * as it stands, with remaining_seconds 0.
  */
-IDEMKIT_API IdemkitStatus idemkit_get(PGconn *conn, const char *effective_key,
-									  const char *records, const IdemkitRecord **record,
-									  IdemkitError *error) IDEMKIT_MUST_CHECK;
+IDEMKIT_API IdemkitStatus idemkit_get(PGconn *conn, const char *effective_key, const char *records,
+									  const IdemkitRecord **record,
+									  IdemkitError		   *error) IDEMKIT_MUST_CHECK;
 
 
 /* ------------------------------------------------------------------------
@@ -385,7 +394,7 @@ typedef enum IdemkitNotice
  * lives until the callback returns. The callback is called by the thread that
  * drives the waiter and must call nothing of that waiter.
  */
-typedef void (*IdemkitNoticeCallback) (void *arg, IdemkitNotice notice, const char *message);
+typedef void (*IdemkitNoticeCallback)(void *arg, IdemkitNotice notice, const char *message);
 
 /*
  * Settings of a waiter to be made. Every setter may be left out; each returns
@@ -395,39 +404,39 @@ typedef struct IdemkitWaiterOptions IdemkitWaiterOptions;
 
 /* Returns NULL when out of memory. Free with idemkit_waiter_options_free(). */
 IDEMKIT_API IdemkitWaiterOptions *idemkit_waiter_options_create(void);
-IDEMKIT_API void idemkit_waiter_options_free(IdemkitWaiterOptions *options);
+IDEMKIT_API void				  idemkit_waiter_options_free(IdemkitWaiterOptions *options);
 
 /* The records table, as in the plain calls; NULL (default): the extension's own. */
 IDEMKIT_API IdemkitStatus idemkit_waiter_options_set_records(IdemkitWaiterOptions *options,
-															 const char *records);
+															 const char			  *records);
 /* Default: IDEMKIT_LISTEN_AUTO. */
 IDEMKIT_API IdemkitStatus idemkit_waiter_options_set_listen(IdemkitWaiterOptions *options,
-															IdemkitListen listen);
+															IdemkitListen		  listen);
 /*
  * How long one attempt to connect may take, over all hosts of the connection
  * string (whose connect_timeout is not used). More than 0; default 5 seconds. A
  * look-up of a host's name is libpq's and blocks; a hostaddr avoids it.
  */
 IDEMKIT_API IdemkitStatus idemkit_waiter_options_set_connect_timeout(IdemkitWaiterOptions *options,
-																	 double seconds);
+																	 double				   seconds);
 /*
- * How long the server may take to answer one query before the connection is
- * taken for dead and made anew. More than 0; default 5 seconds.
+ * How long the server may stay silent while it owes an answer, before the
+ * connection is taken for dead and made anew. More than 0; default 5 seconds.
  */
 IDEMKIT_API IdemkitStatus idemkit_waiter_options_set_query_timeout(IdemkitWaiterOptions *options,
-																   double seconds);
+																   double				 seconds);
 /*
  * Pauses between attempts to connect: the first is about min, each next one
  * twice as long up to max; each is shortened by up to half at random so that
  * clients do not come in step. 0 < min <= max; default 0.05 and 5 seconds.
  */
 IDEMKIT_API IdemkitStatus idemkit_waiter_options_set_reconnect(IdemkitWaiterOptions *options,
-															   double min_seconds,
-															   double max_seconds);
+															   double				 min_seconds,
+															   double				 max_seconds);
 /* Default: NULL, none. */
 IDEMKIT_API IdemkitStatus idemkit_waiter_options_set_notice(IdemkitWaiterOptions *options,
 															IdemkitNoticeCallback callback,
-															void *arg);
+															void				 *arg);
 
 
 /* ------------------------------------------------------------------------
@@ -485,8 +494,8 @@ typedef uint64_t IdemkitWaitId;
  * must not call idemkit_waiter_process(). It must return: no longjmp, no C++
  * exception.
  */
-typedef void (*IdemkitWaitCallback) (void *arg, IdemkitOutcome outcome,
-									 const IdemkitRecord *record, const IdemkitError *error);
+typedef void (*IdemkitWaitCallback)(void *arg, IdemkitOutcome outcome, const IdemkitRecord *record,
+									const IdemkitError *error);
 
 /*
  * Make a waiter. conninfo is a connection string or URI as for PQconnectdb();
@@ -494,9 +503,9 @@ typedef void (*IdemkitWaitCallback) (void *arg, IdemkitOutcome outcome,
  * nothing is connected yet. options may be NULL, is copied, and stays the
  * caller's. Free with idemkit_waiter_destroy().
  */
-IDEMKIT_API IdemkitStatus idemkit_waiter_create(const char *conninfo,
+IDEMKIT_API IdemkitStatus idemkit_waiter_create(const char				   *conninfo,
 												const IdemkitWaiterOptions *options,
-												IdemkitWaiter **waiter,
+												IdemkitWaiter			  **waiter,
 												IdemkitError *error) IDEMKIT_MUST_CHECK;
 
 /*
@@ -512,10 +521,10 @@ IDEMKIT_API void idemkit_waiter_destroy(IdemkitWaiter *waiter);
  * one key are legal, each has its own deadline. id may be NULL.
  */
 IDEMKIT_API IdemkitStatus idemkit_waiter_submit(IdemkitWaiter *waiter, const char *effective_key,
-												double timeout_seconds,
+												double				timeout_seconds,
 												IdemkitWaitCallback callback, void *arg,
 												IdemkitWaitId *id,
-												IdemkitError *error) IDEMKIT_MUST_CHECK;
+												IdemkitError  *error) IDEMKIT_MUST_CHECK;
 
 /*
  * Forget a wait: its callback will not be called. IDEMKIT_ERROR_NOT_FOUND where
@@ -547,7 +556,7 @@ IDEMKIT_API int idemkit_waiter_events(const IdemkitWaiter *waiter);
  * them. 0: now. -1: no such time.
  */
 IDEMKIT_API int64_t idemkit_waiter_timeout_us(const IdemkitWaiter *waiter);
-IDEMKIT_API int idemkit_waiter_timeout_ms(const IdemkitWaiter *waiter);
+IDEMKIT_API int		idemkit_waiter_timeout_ms(const IdemkitWaiter *waiter);
 
 /*
  * Do what is due: connect, read, send, call back. Never blocks (but see
@@ -564,13 +573,13 @@ IDEMKIT_API IdemkitStatus idemkit_waiter_process(IdemkitWaiter *waiter);
 
 typedef enum IdemkitCounter
 {
-	IDEMKIT_COUNTER_WAITS = 0,		/* waits pending now */
-	IDEMKIT_COUNTER_QUERIES = 1,	/* queries sent, set-up included */
-	IDEMKIT_COUNTER_KEYS_READ = 2,	/* keys in these queries */
-	IDEMKIT_COUNTER_NOTIFICATIONS = 3,	/* notifications received */
-	IDEMKIT_COUNTER_CONNECTIONS = 4,	/* connections made */
-	IDEMKIT_COUNTER_FAILURES = 5,	/* connections lost, or not made */
-	IDEMKIT_COUNTER_LISTENING = 6	/* 1: notifications are known to arrive, else 0 */
+	IDEMKIT_COUNTER_WAITS = 0,		   /* waits pending now */
+	IDEMKIT_COUNTER_QUERIES = 1,	   /* queries sent, set-up included */
+	IDEMKIT_COUNTER_KEYS_READ = 2,	   /* keys in these queries */
+	IDEMKIT_COUNTER_NOTIFICATIONS = 3, /* notifications received */
+	IDEMKIT_COUNTER_CONNECTIONS = 4,   /* connections made */
+	IDEMKIT_COUNTER_FAILURES = 5,	   /* connections lost, or not made */
+	IDEMKIT_COUNTER_LISTENING = 6	   /* 1: notifications are known to arrive, else 0 */
 } IdemkitCounter;
 
 /* For monitoring; 0 for a counter this library does not know. */
@@ -590,9 +599,9 @@ IDEMKIT_API uint64_t idemkit_waiter_counter(const IdemkitWaiter *waiter, Idemkit
 typedef struct IdemkitSharedWaiter IdemkitSharedWaiter;
 
 /* As idemkit_waiter_create(). Free with idemkit_shared_waiter_destroy(). */
-IDEMKIT_API IdemkitStatus idemkit_shared_waiter_create(const char *conninfo,
+IDEMKIT_API IdemkitStatus idemkit_shared_waiter_create(const char				  *conninfo,
 													   const IdemkitWaiterOptions *options,
-													   IdemkitSharedWaiter **waiter,
+													   IdemkitSharedWaiter		 **waiter,
 													   IdemkitError *error) IDEMKIT_MUST_CHECK;
 
 /*
@@ -612,13 +621,12 @@ IDEMKIT_API IdemkitStatus idemkit_shared_waiter_create(const char *conninfo,
  */
 IDEMKIT_API IdemkitStatus idemkit_shared_wait(IdemkitSharedWaiter *waiter,
 											  const char *effective_key, double timeout_seconds,
-											  IdemkitOutcome *outcome,
-											  const IdemkitRecord **record,
+											  IdemkitOutcome *outcome, const IdemkitRecord **record,
 											  IdemkitError *error) IDEMKIT_MUST_CHECK;
 
 /* As idemkit_waiter_counter(); safe from any thread. */
 IDEMKIT_API uint64_t idemkit_shared_waiter_counter(IdemkitSharedWaiter *waiter,
-												   IdemkitCounter counter);
+												   IdemkitCounter		counter);
 
 /*
  * End all waits in progress with IDEMKIT_OUTCOME_CLOSED, wait until their
@@ -628,8 +636,6 @@ IDEMKIT_API uint64_t idemkit_shared_waiter_counter(IdemkitSharedWaiter *waiter,
  */
 IDEMKIT_API void idemkit_shared_waiter_destroy(IdemkitSharedWaiter *waiter);
 
-#ifdef __cplusplus
-}
-#endif
+IDEMKIT_END_C
 
-#endif							/* IDEMKIT_H */
+#endif /* IDEMKIT_H */
