@@ -146,8 +146,8 @@ build_and_install() {
   PG_CONFIG=$(script/private-install "$(find_pg_config)" "$SANDBOX/pg") || return
   PATH=$("$PG_CONFIG" --bindir):$PATH
   export PG_CONFIG PATH
-  make -j"$jobs" PG_CONFIG="$PG_CONFIG" all >>"$log" 2>&1 || return
-  make PG_CONFIG="$PG_CONFIG" install >>"$log" 2>&1
+  make --silent -j"$jobs" PG_CONFIG="$PG_CONFIG" all >>"$log" 2>&1 || return
+  make --silent PG_CONFIG="$PG_CONFIG" install >>"$log" 2>&1
 }
 
 # Makes a cluster and starts it, reachable only through its socket, and exports
