@@ -1,0 +1,168 @@
+# A test server with the extension, and the questions the tests ask of it.
+package IdemkitNode;
+
+use strict;
+use warnings;
+
+use Time::HiRes qw(usleep);
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils (); # its subs would hide inherited methods
+use Test::More;
+
+our @ISA = ('PostgreSQL::Test::Cluster');
+
+# Seconds after which waiting for a condition is given up.
+our $patience = $PostgreSQL::Test::Utils::timeout_default;
+
+# How many times the quick form of a test is repeated in the long form.
+our $long = $ENV{IDEMKIT_LONG} ? 5 : 1;
+
+# A new server, started, with the extension in database postgres.  Further
+# arguments are lines for postgresql.conf.
+sub launch
+{
+	my ($class, $name, @settings) = @_;
+	my $node = $class->prepare($name, @settings);
+
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE EXTENSION idemkit');
+	return $node;
+}
+
+# The same, neither started nor with the extension.  Statements are not logged:
+# that would slow races down and mix keys into the log that is looked at below.
+sub prepare
+{
+	my ($class, $name, @settings) = @_;
+	my $node = $class->new($name);
+
+	$node->init;
+	$node->append_conf('postgresql.conf', join("\n",
+			'max_connections = 100', 'shared_buffers = 32MB',
+			'synchronous_commit = on', 'log_statement = none',
+			"log_line_prefix = '%m [%p] %q%a %e '", @settings, ''));
+	return $node;
+}
+
+# The output of a statement in database postgres.
+sub value
+{
+	my ($node, $sql, @roles) = @_;
+
+	return $node->safe_psql('postgres', $sql,
+		extra_params => [ map { ('-U', $_) } @roles ]);
+}
+
+# The SQLSTATE that a statement ends with, 00000 if it succeeds; as a role, if
+# one is given.
+sub sqlstate
+{
+	my ($node, $sql, $role, $database) = @_;
+	my @role = defined $role ? ('-U', $role) : ();
+	my ($status, undef, $stderr) = $node->psql($database // 'postgres', $sql,
+		extra_params => [ '-v', 'VERBOSITY=sqlstate', @role ]);
+
+	return '00000' if $status == 0;
+	return $stderr =~ /(?:ERROR|FATAL): +([0-9A-Z]{5})$/m ? $1 : $stderr;
+}
+
+# The SQLSTATE of a statement in an open session (begun with on_error_stop => 0
+# and VERBOSITY sqlstate, see session()).
+sub session_sqlstate
+{
+	my ($node, $session, $sql) = @_;
+
+	$session->query($sql);
+	my $stderr = $session->{stderr};
+	$session->{stderr} = '';
+	return '00000' if $stderr eq '';
+	return $stderr =~ /(?:ERROR|FATAL): +([0-9A-Z]{5})$/m ? $1 : $stderr;
+}
+
+# An open session that survives errors.
+sub session
+{
+	my ($node, %params) = @_;
+
+	return $node->background_psql(
+		$params{database} // 'postgres',
+		on_error_stop => 0,
+		extra_params  => [
+			'-v', 'VERBOSITY=sqlstate',
+			defined $params{role} ? ('-U', $params{role}) : ()
+		]);
+}
+
+# Sends a statement without waiting for its end; finish() gets the output.
+sub begin_statement
+{
+	my ($node, $session, $sql) = @_;
+
+	$session->query_until(qr/^begun$/m, "\\echo begun\n$sql;\n");
+	return;
+}
+
+# Waits until the backend of that process id waits for a heavyweight lock.
+sub wait_until_blocked
+{
+	my ($node, $pid) = @_;
+
+	$node->poll_query_until('postgres',
+		"SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $pid")
+	  or die "process $pid did not come to wait for a lock";
+	return;
+}
+
+# Waits until a piece of Perl is true.
+sub wait_until
+{
+	my ($node, $what, $condition) = @_;
+
+	for (my $tries = 0; $tries < $patience * 100; $tries++)
+	{
+		return if $condition->();
+		usleep(10_000);
+	}
+	die "waited in vain for: $what";
+}
+
+# Writes a script for pgbench and returns its path.
+my $scripts = 0;
+
+sub script
+{
+	my ($node, $text) = @_;
+	my $path = $node->basedir . '/script' . ++$scripts . '.sql';
+
+	PostgreSQL::Test::Utils::append_to_file($path, $text);
+	return $path;
+}
+
+# Runs pgbench; a test, passed if no client failed.  $scripts are texts.
+sub bench
+{
+	my ($node, $name, $options, @texts) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	return $node->command_ok(
+		[
+			'pgbench', '-n', split(' ', $options),
+			(map { ('-f', $node->script($_)) } @texts), 'postgres'
+		],
+		$name);
+}
+
+# A test: the server's log has nothing that only a defect puts there.  "XX" are
+# internal errors; leaks of references are reported as warnings without one.
+sub log_is_clean
+{
+	my ($node) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my @bad = grep { /TRAP:|PANIC:|terminated by signal|WARNING:.*leak|ERROR:.*cache lookup failed| XX[0-9A-Z]{3} / }
+	  split(/\n/, PostgreSQL::Test::Utils::slurp_file($node->logfile));
+
+	return is(join("\n", @bad), '', 'no crash, leak or internal error in the log of ' . $node->name);
+}
+
+1;
