@@ -49,6 +49,46 @@ CREATE TYPE idemkit_claim_result AS (
 COMMENT ON TYPE idemkit_claim_result IS
 'the verdict on a claim, the token if it won, and the record';
 
+CREATE TYPE idemkit_wait_result AS (
+    outcome pg_catalog.text,
+    effective_key pg_catalog.text,
+    state pg_catalog.text,
+    fingerprint pg_catalog.text,
+    fingerprint_version pg_catalog.int4,
+    claim_token pg_catalog.text,
+    claimed_at pg_catalog.timestamptz,
+    lease_until pg_catalog.timestamptz,
+    completed_at pg_catalog.timestamptz,
+    response_status pg_catalog.int4,
+    response_headers pg_catalog.jsonb,
+    response_body pg_catalog.bytea,
+    attempts pg_catalog.int4,
+    remaining_seconds pg_catalog.float8,
+    fence pg_catalog.int8
+);
+COMMENT ON TYPE idemkit_wait_result IS
+'how a wait ended, and the record unless it is absent';
+
+CREATE TYPE idemkit_stats AS (
+    live_claims pg_catalog.int8,
+    lapsed_claims pg_catalog.int8,
+    live_completions pg_catalog.int8,
+    expired_completions pg_catalog.int8,
+    oldest_live_claim pg_catalog.timestamptz,
+    oldest_lapsed_claim pg_catalog.timestamptz,
+    oldest_live_completion pg_catalog.timestamptz,
+    oldest_expired_completion pg_catalog.timestamptz,
+    highest_attempts pg_catalog.int4,
+    table_bytes pg_catalog.int8,
+    index_bytes pg_catalog.int8,
+    toast_bytes pg_catalog.int8,
+    dead_tuples pg_catalog.int8,
+    notification_queue_usage pg_catalog.float8,
+    sampled_fraction pg_catalog.float8
+);
+COMMENT ON TYPE idemkit_stats IS
+'counts, ages and sizes of a records table; counts are estimates if sampled_fraction is below 1';
+
 --
 -- Claiming and settling one key
 --
@@ -116,6 +156,56 @@ COMMENT ON FUNCTION idemkit_get(text, regclass) IS
 'the stored record of a key, expired or not';
 
 --
+-- Waiting
+--
+
+CREATE FUNCTION idemkit_subscribe(
+    effective_keys pg_catalog.text[],
+    records pg_catalog.regclass DEFAULT NULL)
+RETURNS SETOF idemkit_record
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION idemkit_subscribe(text[], regclass) IS
+'mark live claims as awaited, and return the records as they stand';
+
+CREATE FUNCTION idemkit_wait(
+    effective_key pg_catalog.text,
+    timeout_seconds pg_catalog.float8 DEFAULT 30,
+    records pg_catalog.regclass DEFAULT NULL)
+RETURNS idemkit_wait_result
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION idemkit_wait(text, double precision, regclass) IS
+'block until the claim of a key has ended: completed, absent, lapsed or timeout';
+
+--
+-- Many keys at once
+--
+
+CREATE FUNCTION idemkit_claim_many(
+    effective_keys pg_catalog.text[],
+    fingerprints pg_catalog.text[] DEFAULT NULL,
+    fingerprint_version pg_catalog.int4 DEFAULT 1,
+    lease_ttl_seconds pg_catalog.float8 DEFAULT 30,
+    reclaim pg_catalog.bool DEFAULT true,
+    records pg_catalog.regclass DEFAULT NULL)
+RETURNS SETOF idemkit_claim_result
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION idemkit_claim_many(text[], text[], integer, double precision, boolean, regclass) IS
+'claim many keys in a fixed number of statements; one row for each, in order';
+
+CREATE FUNCTION idemkit_complete_many(
+    effective_keys pg_catalog.text[],
+    claim_tokens pg_catalog.text[],
+    response_statuses pg_catalog.int4[] DEFAULT NULL,
+    response_headers pg_catalog.jsonb[] DEFAULT NULL,
+    response_bodies pg_catalog.bytea[] DEFAULT NULL,
+    expires_after_seconds pg_catalog.float8 DEFAULT 86400,
+    records pg_catalog.regclass DEFAULT NULL)
+RETURNS SETOF pg_catalog.bool
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION idemkit_complete_many(text[], text[], integer[], jsonb[], bytea[], double precision, regclass) IS
+'store the results of many claims in one statement; one row for each, in order';
+
+--
 -- Housekeeping
 --
 
@@ -128,6 +218,22 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION idemkit_vacuum(double precision, double precision, bigint, regclass) IS
 'remove expired records and return how many';
+
+CREATE PROCEDURE idemkit_sweep(
+    INOUT removed pg_catalog.int8 DEFAULT 0,
+    batch_rows pg_catalog.int4 DEFAULT 5000,
+    lease_grace_seconds pg_catalog.float8 DEFAULT 60,
+    records pg_catalog.regclass DEFAULT NULL)
+AS 'MODULE_PATHNAME' LANGUAGE C;
+COMMENT ON PROCEDURE idemkit_sweep(bigint, integer, double precision, regclass) IS
+'remove expired records batch by batch, committing after each';
+
+CREATE FUNCTION idemkit_stats(
+    records pg_catalog.regclass DEFAULT NULL)
+RETURNS idemkit_stats
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION idemkit_stats(regclass) IS
+'counts, ages and sizes of a records table';
 
 CREATE FUNCTION idemkit_create_table(
     table_name pg_catalog.text,

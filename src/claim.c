@@ -34,8 +34,7 @@ enum
 	OUR_CLAIM_TOKEN,
 	RECOVERED_FROM_CORRUPT,
 	FINGERPRINT_MATCHES,
-	RECORD,
-	RESULT_COLUMNS = RECORD + IDEMKIT_RECORD_COLUMNS
+	RECORD
 };
 
 /*
@@ -53,8 +52,8 @@ idemkit_claim_terms(FunctionCallInfo fcinfo, int first_argno, IdemkitClaimTerms 
 /*
  * Does the row in claim->record carry the fingerprint that was asked with?
  */
-static bool
-fingerprint_matches(const IdemkitClaim *claim, const IdemkitClaimTerms *terms)
+bool
+idemkit_fingerprint_matches(const IdemkitClaim *claim, const IdemkitClaimTerms *terms)
 {
 	const IdemkitRecord *record = &claim->record;
 	text	   *stored = DatumGetTextPP(record->values[IDEMKIT_FINGERPRINT]);
@@ -75,7 +74,7 @@ answer(IdemkitClaim *claim, const IdemkitClaimTerms *terms, const char *result, 
 	claim->result = result;
 	claim->token = NULL;
 	claim->recovered = false;
-	claim->fingerprint_matches = fingerprint_matches(claim, terms);
+	claim->fingerprint_matches = idemkit_fingerprint_matches(claim, terms);
 	idemkit_set_clock(&claim->record, clock);
 	return IDEMKIT_ANSWERED;
 }
@@ -261,14 +260,15 @@ settle_claim(IdemkitTable *table, IdemkitClaim *claim, const IdemkitClaimTerms *
 }
 
 /*
- * Forms the answer's row.
+ * Fills the columns of idemkit_claim_result.
  */
-static Datum
-form_answer(FunctionCallInfo fcinfo, const IdemkitClaim *claim)
+void
+idemkit_claim_columns(const IdemkitClaim *claim, Datum *values, bool *nulls)
 {
-	Datum		values[RESULT_COLUMNS];
-	bool		nulls[RESULT_COLUMNS] = {false};
+	StaticAssertStmt(RECORD + IDEMKIT_RECORD_COLUMNS == IDEMKIT_CLAIM_COLUMNS,
+					 "columns of idemkit_claim_result");
 
+	memset(nulls, false, RECORD);
 	values[RESULT] = CStringGetTextDatum(claim->result);
 	values[OUR_CLAIM_TOKEN] = PointerGetDatum(claim->token);
 	nulls[OUR_CLAIM_TOKEN] = claim->token == NULL;
@@ -276,7 +276,6 @@ form_answer(FunctionCallInfo fcinfo, const IdemkitClaim *claim)
 	values[FINGERPRINT_MATCHES] = BoolGetDatum(claim->fingerprint_matches);
 	memcpy(&values[RECORD], claim->record.values, sizeof(claim->record.values));
 	memcpy(&nulls[RECORD], claim->record.nulls, sizeof(claim->record.nulls));
-	return idemkit_form_result(fcinfo, values, nulls);
 }
 
 /*
@@ -292,11 +291,14 @@ idemkit_claim(PG_FUNCTION_ARGS)
 {
 	IdemkitClaimTerms terms;
 	IdemkitClaim claim = {0};
+	Datum		values[IDEMKIT_CLAIM_COLUMNS];
+	bool		nulls[IDEMKIT_CLAIM_COLUMNS];
 
 	claim.key = idemkit_key_argument(fcinfo, ARG_KEY);
 	claim.fingerprint = idemkit_text_argument(fcinfo, ARG_FINGERPRINT, "fingerprint");
 	idemkit_claim_terms(fcinfo, ARG_TERMS, &terms);
 
 	settle_claim(idemkit_open_table(fcinfo, ARG_RECORDS), &claim, &terms);
-	PG_RETURN_DATUM(form_answer(fcinfo, &claim));
+	idemkit_claim_columns(&claim, values, nulls);
+	PG_RETURN_DATUM(idemkit_form_result(fcinfo, values, nulls));
 }

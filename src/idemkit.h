@@ -119,10 +119,18 @@ typedef enum IdemkitStatement
 	IDEMKIT_RENEW,
 	IDEMKIT_GUARD,
 	IDEMKIT_VACUUM,
-	IDEMKIT_VACUUM_BY_AGE
+	IDEMKIT_VACUUM_BY_AGE,
+	IDEMKIT_MARK_AWAITED,
+	IDEMKIT_READ_MANY,
+	IDEMKIT_INSERT_CLAIMS,
+	IDEMKIT_TAKE_OVER_MANY,
+	IDEMKIT_RESTAMP_CLAIMS,
+	IDEMKIT_COMPLETE_MANY,
+	IDEMKIT_RESTAMP_RESULTS,
+	IDEMKIT_COUNT_RECORDS
 } IdemkitStatement;
 
-#define IDEMKIT_STATEMENT_COUNT (IDEMKIT_VACUUM_BY_AGE + 1)
+#define IDEMKIT_STATEMENT_COUNT (IDEMKIT_COUNT_RECORDS + 1)
 
 /*
  * records.c: a records table as this backend knows it.  It lives as long as
@@ -156,6 +164,9 @@ extern IdemkitResult idemkit_execute(IdemkitTable *table, IdemkitStatement state
 									 const Datum *values, const char *nulls);
 extern Datum idemkit_result_value(const IdemkitResult *result, uint64 row, int column);
 extern void idemkit_execute_definition(const char *command);
+extern void idemkit_begin_batches(FunctionCallInfo fcinfo);
+extern void idemkit_commit_batch(void);
+extern void idemkit_end_batches(void);
 extern Oid	idemkit_find_extension(char **version);
 
 /*
@@ -265,6 +276,34 @@ extern void idemkit_prepare_win(IdemkitClaim *claim, const IdemkitClaimTerms *te
 extern void idemkit_stamp_win(IdemkitClaim *claim, const IdemkitClaimTerms *terms,
 							  TimestampTz clock);
 extern void idemkit_refuse_race(IdemkitTable *table) pg_attribute_noreturn();
+
+extern void idemkit_claim_columns(const IdemkitClaim *claim, Datum *values, bool *nulls);
+extern bool idemkit_fingerprint_matches(const IdemkitClaim *claim, const IdemkitClaimTerms *terms);
+
+#define IDEMKIT_CLAIM_COLUMNS (4 + IDEMKIT_RECORD_COLUMNS)
+
+/* settle.c: rules that single and batched completions share */
+extern void idemkit_check_response(Datum headers, bool headers_null, Datum body, bool body_null);
+
+/*
+ * array.c: array arguments, and arrays as parameters.
+ */
+typedef struct IdemkitArray
+{
+	int			count;
+	Datum	   *values;
+	bool	   *nulls;
+} IdemkitArray;
+
+extern IdemkitArray idemkit_array_argument(FunctionCallInfo fcinfo, int argno, const char *name,
+										   Oid type);
+extern IdemkitArray idemkit_texts_argument(FunctionCallInfo fcinfo, int argno, const char *name);
+extern IdemkitArray idemkit_keys_argument(FunctionCallInfo fcinfo, int argno);
+extern void idemkit_check_lengths(const IdemkitArray *array, const char *name,
+								  const IdemkitArray *keys);
+extern int *idemkit_key_order(const IdemkitArray *keys);
+extern int	idemkit_compare_keys(Datum a, Datum b);
+extern Datum idemkit_form_array(const Datum *values, const bool *nulls, int count, Oid type);
 
 /* notify.c: announcing the end of a claim */
 extern void idemkit_announce(const text *key, bool awaited);

@@ -38,42 +38,43 @@ enum
 };
 
 /*
- * Raises 22023 for headers that are no object.
- */
-static void
-check_headers(FunctionCallInfo fcinfo)
-{
-	if (!PG_ARGISNULL(COMPLETE_HEADERS) &&
-		!idemkit_is_object(PG_GETARG_DATUM(COMPLETE_HEADERS)))
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT),
-				 errmsg("response_headers must be a JSON object or null")));
-}
-
-/*
  * Raises 54000 for a response above idemkit.max_response_bytes: the bytes of
  * the body and those of the headers' text.
  */
 static void
-check_response_size(FunctionCallInfo fcinfo)
+check_response_size(Datum headers, bool headers_null, Datum body, bool body_null)
 {
 	Size		size = 0;
 
 	if (idemkit_max_response_bytes == 0)
 		return;
-	if (!PG_ARGISNULL(COMPLETE_BODY))
-		size = toast_raw_datum_size(PG_GETARG_DATUM(COMPLETE_BODY)) - VARHDRSZ;
-	if (!PG_ARGISNULL(COMPLETE_HEADERS))
+	if (!body_null)
+		size = toast_raw_datum_size(body) - VARHDRSZ;
+	if (!headers_null)
 	{
-		Jsonb	   *headers = PG_GETARG_JSONB_P(COMPLETE_HEADERS);
+		Jsonb	   *object = DatumGetJsonbP(headers);
 
-		size += strlen(JsonbToCString(NULL, &headers->root, VARSIZE(headers)));
+		size += strlen(JsonbToCString(NULL, &object->root, VARSIZE(object)));
 	}
 	if (size > (Size) idemkit_max_response_bytes)
 		ereport(ERROR,
 				(errcode(IDEMKIT_ERRCODE_TOO_LARGE),
 				 errmsg("response of %zu bytes is larger than idemkit.max_response_bytes", size),
 				 errdetail("The limit is %d bytes.", idemkit_max_response_bytes)));
+}
+
+/*
+ * Raises 22023 for headers that are no object, 54000 for a response that is
+ * too large.
+ */
+void
+idemkit_check_response(Datum headers, bool headers_null, Datum body, bool body_null)
+{
+	if (!headers_null && !idemkit_is_object(headers))
+		ereport(ERROR,
+				(errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT),
+				 errmsg("response_headers must be a JSON object or null")));
+	check_response_size(headers, headers_null, body, body_null);
 }
 
 /*
@@ -108,8 +109,8 @@ idemkit_complete(PG_FUNCTION_ARGS)
 	TimestampTz clock;
 	bool		done;
 
-	check_headers(fcinfo);
-	check_response_size(fcinfo);
+	idemkit_check_response(PG_GETARG_DATUM(COMPLETE_HEADERS), PG_ARGISNULL(COMPLETE_HEADERS),
+						   PG_GETARG_DATUM(COMPLETE_BODY), PG_ARGISNULL(COMPLETE_BODY));
 
 	table = idemkit_open_table(fcinfo, COMPLETE_RECORDS);
 	clock = idemkit_clock();

@@ -12,6 +12,10 @@
  * - A statement that changes a stored row names the row as it was seen or the
  *	 token that owns it, and is repeated or given up when it finds none.
  *
+ * - Sets of keys are passed in key order and visited in it: with the pinned
+ *	 settings below the only way to read the table by key is its index, so
+ *	 rows are locked in that order and two batches cannot deadlock.
+ *
  * Plans are prepared once per backend and table.  They are generic plans made
  * with "pinned" planner settings: a plan made while the table is small must
  * still be an index scan when it has grown, long before the statistics say so.
@@ -21,11 +25,15 @@
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
 #include "lib/stringinfo.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/plancache.h"
 #include "utils/resowner.h"
+#include "utils/rls.h"
+
+#include "compat.h"
 
 #define MAX_ARGUMENTS 10
 
@@ -38,10 +46,21 @@ typedef struct StatementText
 
 #define EQUALS "OPERATOR(pg_catalog.=)"
 #define BEFORE "OPERATOR(pg_catalog.<)"
+#define NOT_BEFORE "OPERATOR(pg_catalog.>=)"
 
 /* The row is the claim of that token.  $1 is the key, $2 the token. */
 #define OWNED_CLAIM \
 	"r.effective_key " EQUALS " $1 AND r.claim_token " EQUALS " $2 AND r.state " EQUALS " 'CLAIMED'"
+
+/* The same for a set of keys and tokens. */
+#define OWNED_CLAIM_OF(set) \
+	"r.effective_key " EQUALS " " set ".effective_key" \
+	" AND r.claim_token " EQUALS " " set ".claim_token AND r.state " EQUALS " 'CLAIMED'"
+
+/* $1 is the clock. */
+#define CLAIMED "r.state " EQUALS " 'CLAIMED'"
+#define COMPLETED "r.state " EQUALS " 'COMPLETED'"
+#define OVER "r.lease_until " BEFORE " $1"
 
 /* The columns idemkit_load_record() expects. */
 #define RECORD_COLUMNS \
@@ -56,8 +75,12 @@ typedef struct StatementText
  */
 #define VACUUM(condition) \
 	"WITH expired AS MATERIALIZED (SELECT r.effective_key FROM %s AS r WHERE " condition \
-	" ORDER BY r.lease_until LIMIT $3 FOR UPDATE OF r SKIP LOCKED)" \
-	" DELETE FROM %s AS r USING expired AS e WHERE r.effective_key " EQUALS " e.effective_key"
+	" AND r.lease_until " NOT_BEFORE " $4" \
+	" ORDER BY r.lease_until LIMIT $3 FOR UPDATE OF r SKIP LOCKED)," \
+	" removed AS (DELETE FROM %s AS r USING expired AS e" \
+	" WHERE r.effective_key " EQUALS " e.effective_key RETURNING r.lease_until)" \
+	" SELECT pg_catalog.count(*)," \
+	" COALESCE(pg_catalog.max(d.lease_until), '-infinity') FROM removed AS d"
 
 /* $1 is the clock, $2 the clock less the grace of lapsed claims. */
 #define EXPIRED \
@@ -139,16 +162,122 @@ static const StatementText statements[] = {
 		2, {TEXTOID, TEXTOID}
 	},
 
-	/* clock, clock less grace, limit or null */
+	/*
+	 * clock, clock less grace, limit or null, lease_until to begin with ->
+	 * number of rows, latest lease_until among them
+	 */
 	[IDEMKIT_VACUUM] = {
 		VACUUM(EXPIRED),
-		3, {TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID}
+		4, {TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID}
 	},
 
 	/* as above, then the oldest completed_at to keep */
 	[IDEMKIT_VACUUM_BY_AGE] = {
-		VACUUM("(" EXPIRED " OR (r.state " EQUALS " 'COMPLETED' AND r.completed_at " BEFORE " $4))"),
-		4, {TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID}
+		VACUUM("(" EXPIRED " OR (r.state " EQUALS " 'COMPLETED' AND r.completed_at " BEFORE " $5))"),
+		5, {TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID}
+	},
+
+	/* keys in order, clock */
+	[IDEMKIT_MARK_AWAITED] = {
+		"UPDATE %s AS r SET awaited = true FROM pg_catalog.unnest($1) AS k(effective_key)"
+		" WHERE r.effective_key " EQUALS " k.effective_key AND r.state " EQUALS " 'CLAIMED'"
+		" AND r.lease_until " NOT_BEFORE " $2 AND NOT r.awaited",
+		2, {TEXTARRAYOID, TIMESTAMPTZOID}
+	},
+
+	/* keys in order -> the rows */
+	[IDEMKIT_READ_MANY] = {
+		"SELECT " RECORD_COLUMNS " FROM pg_catalog.unnest($1) AS k(effective_key)"
+		" JOIN %s AS r ON r.effective_key " EQUALS " k.effective_key",
+		1, {TEXTARRAYOID}
+	},
+
+	/* keys in order, fingerprints, version, tokens, claimed_at, lease_until -> keys */
+	[IDEMKIT_INSERT_CLAIMS] = {
+		"INSERT INTO %s AS r (effective_key, state, fingerprint, fingerprint_version, claim_token,"
+		" claimed_at, lease_until, schema_version, awaited, attempts)"
+		" SELECT k.effective_key, 'CLAIMED', k.fingerprint, $3, k.claim_token, $5, $6, 1, false, 1"
+		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($4))"
+		" AS k(effective_key, fingerprint, claim_token)"
+		" ON CONFLICT (effective_key) DO NOTHING RETURNING r.effective_key",
+		6, {TEXTARRAYOID, TEXTARRAYOID, INT4OID, TEXTARRAYOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
+	},
+
+	/*
+	 * keys in order, fingerprints, version, tokens, claimed_at, lease_until,
+	 * attempts; tokens, states and lease_until as they were seen -> keys
+	 */
+	[IDEMKIT_TAKE_OVER_MANY] = {
+		"UPDATE %s AS r SET state = 'CLAIMED', fingerprint = k.fingerprint,"
+		" fingerprint_version = $3, claim_token = k.claim_token, claimed_at = k.claimed_at,"
+		" lease_until = $6, completed_at = NULL, response_status = NULL, response_headers = NULL,"
+		" response_body = NULL, schema_version = 1, awaited = false, attempts = k.attempts"
+		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($4),"
+		" pg_catalog.unnest($5), pg_catalog.unnest($7), pg_catalog.unnest($8),"
+		" pg_catalog.unnest($9), pg_catalog.unnest($10))"
+		" AS k(effective_key, fingerprint, claim_token, claimed_at, attempts, seen_token,"
+		" seen_state, seen_lease_until)"
+		" WHERE r.effective_key " EQUALS " k.effective_key AND r.claim_token " EQUALS " k.seen_token"
+		" AND r.state " EQUALS " k.seen_state AND r.lease_until " EQUALS " k.seen_lease_until"
+		" RETURNING r.effective_key",
+		10, {TEXTARRAYOID, TEXTARRAYOID, INT4OID, TEXTARRAYOID, TIMESTAMPTZARRAYOID,
+			TIMESTAMPTZOID, INT4ARRAYOID, TEXTARRAYOID, TEXTARRAYOID, TIMESTAMPTZARRAYOID}
+	},
+
+	/* keys in order, tokens, claimed_at, lease_until */
+	[IDEMKIT_RESTAMP_CLAIMS] = {
+		"UPDATE %s AS r SET claimed_at = k.claimed_at, lease_until = $4"
+		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))"
+		" AS k(effective_key, claim_token, claimed_at)"
+		" WHERE " OWNED_CLAIM_OF("k"),
+		4, {TEXTARRAYOID, TEXTARRAYOID, TIMESTAMPTZARRAYOID, TIMESTAMPTZOID}
+	},
+
+	/*
+	 * keys in order, tokens, completed_at, lease_until, statuses, headers,
+	 * bodies, positions -> position, awaited
+	 */
+	[IDEMKIT_COMPLETE_MANY] = {
+		"UPDATE %s AS r SET state = 'COMPLETED', completed_at = $3, lease_until = $4,"
+		" response_status = k.response_status, response_headers = k.response_headers,"
+		" response_body = k.response_body"
+		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($5),"
+		" pg_catalog.unnest($6), pg_catalog.unnest($7), pg_catalog.unnest($8))"
+		" AS k(effective_key, claim_token, response_status, response_headers, response_body,"
+		" \"position\")"
+		" WHERE " OWNED_CLAIM_OF("k") " RETURNING k.\"position\", r.awaited",
+		8, {TEXTARRAYOID, TEXTARRAYOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4ARRAYOID,
+			JSONBARRAYOID, BYTEAARRAYOID, INT4ARRAYOID}
+	},
+
+	/* keys in order, tokens, completed_at, lease_until */
+	[IDEMKIT_RESTAMP_RESULTS] = {
+		"UPDATE %s AS r SET completed_at = $3, lease_until = $4"
+		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2))"
+		" AS k(effective_key, claim_token)"
+		" WHERE r.effective_key " EQUALS " k.effective_key"
+		" AND r.claim_token " EQUALS " k.claim_token AND r.state " EQUALS " 'COMPLETED'",
+		4, {TEXTARRAYOID, TEXTARRAYOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
+	},
+
+	/* clock, percentage of the pages to read, table -> columns of idemkit_stats */
+	[IDEMKIT_COUNT_RECORDS] = {
+		"SELECT pg_catalog.count(*) FILTER (WHERE " CLAIMED " AND NOT " OVER "),"
+		" pg_catalog.count(*) FILTER (WHERE " CLAIMED " AND " OVER "),"
+		" pg_catalog.count(*) FILTER (WHERE " COMPLETED " AND NOT " OVER "),"
+		" pg_catalog.count(*) FILTER (WHERE " COMPLETED " AND " OVER "),"
+		" pg_catalog.min(r.claimed_at) FILTER (WHERE " CLAIMED " AND NOT " OVER "),"
+		" pg_catalog.min(r.lease_until) FILTER (WHERE " CLAIMED " AND " OVER "),"
+		" pg_catalog.min(r.completed_at) FILTER (WHERE " COMPLETED " AND NOT " OVER "),"
+		" pg_catalog.min(r.lease_until) FILTER (WHERE " COMPLETED " AND " OVER "),"
+		" pg_catalog.max(r.attempts),"
+		" pg_catalog.pg_relation_size($3), pg_catalog.pg_indexes_size($3),"
+		" COALESCE((SELECT pg_catalog.pg_total_relation_size(c.reltoastrelid)"
+		" FROM pg_catalog.pg_class AS c WHERE c.oid " EQUALS " $3"
+		" AND c.reltoastrelid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid), 0),"
+		" pg_catalog.pg_stat_get_dead_tuples($3), pg_catalog.pg_notification_queue_usage()"
+		" FROM %s AS r TABLESAMPLE pg_catalog.system($2)",
+		3, {TIMESTAMPTZOID, FLOAT4OID, REGCLASSOID}
 	},
 };
 
@@ -181,6 +310,22 @@ make_pinned_plan(SPIPlanPtr plan)
 		elog(ERROR, "could not make a plan for a statement on a records table");
 	ReleaseCachedPlan(generic, CurrentResourceOwner);
 	AtEOXact_GUC(true, nestlevel);
+}
+
+/*
+ * Will the server make the plan anew at its next execution?  Besides a change
+ * of the catalogue, another search_path makes it, and where row-level security
+ * matters another role.
+ */
+static bool
+needs_planning(SPIPlanPtr plan)
+{
+	CachedPlanSource *source = linitial(SPI_plan_get_plan_sources(plan));
+
+	if (!SPI_plan_is_valid(plan) || !SearchPathMatchesCurrentEnvironment(source->search_path))
+		return true;
+	return source->dependsOnRLS &&
+		(source->rewriteRoleId != GetUserId() || source->rewriteRowSecurity != row_security);
 }
 
 /*
@@ -263,7 +408,7 @@ idemkit_execute(IdemkitTable *table, IdemkitStatement statement, const Datum *va
 	plan = table->plans[statement];
 	if (plan == NULL)
 		plan = prepare_statement(table, statement);
-	else if (!SPI_plan_is_valid(plan))
+	else if (needs_planning(plan))
 		make_pinned_plan(plan);
 	code = SPI_execute_plan(plan, (Datum *) values, nulls, false, 0);
 	if (code < 0)
@@ -328,4 +473,41 @@ idemkit_find_extension(char **version)
 	SPI_finish();
 	*version = TextDatumGetCString(idemkit_result_value(&result, 0, 2));
 	return DatumGetObjectId(idemkit_result_value(&result, 0, 1));
+}
+
+/*
+ * Starts a procedure that commits batch by batch.  Raises 25001 if the call
+ * does not allow that.
+ */
+void
+idemkit_begin_batches(FunctionCallInfo fcinfo)
+{
+	CallContext *context = (CallContext *) fcinfo->context;
+
+	if (context == NULL || !IsA(context, CallContext) || context->atomic)
+		ereport(ERROR,
+				(errcode(IDEMKIT_ERRCODE_IN_TRANSACTION),
+				 errmsg("idemkit_sweep cannot run inside a transaction block"),
+				 errhint("It commits after every batch: CALL it on its own.  "
+						 "idemkit_vacuum() removes records inside a transaction.")));
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+}
+
+/*
+ * Commits what was done so far and starts another transaction.
+ */
+void
+idemkit_commit_batch(void)
+{
+	SPI_commit();
+	SPI_start_transaction();
+}
+
+/*
+ * Ends what idemkit_begin_batches() started.
+ */
+void
+idemkit_end_batches(void)
+{
+	SPI_finish();
 }

@@ -1,31 +1,70 @@
 /*
  * vacuum.c
- *		idemkit_vacuum: removing rows that are over.
+ *		idemkit_vacuum and idemkit_sweep: removing rows that are over.
  *
- * Nothing depends on it: expiry is judged when a key is claimed.
+ * Nothing depends on either: expiry is judged when a key is claimed.  Rows
+ * that others have locked are passed over, so a claim never waits for more
+ * than the batch that is removing its row.
  */
 #include "idemkit.h"
 
+#include "access/htup_details.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "utils/memutils.h"
+
 PG_FUNCTION_INFO_V1(idemkit_vacuum);
+PG_FUNCTION_INFO_V1(idemkit_sweep);
 
 /* Argument numbers */
 enum
 {
-	ARG_EXPIRES_AFTER,
-	ARG_GRACE,
-	ARG_MAX_ROWS,
-	ARG_RECORDS
+	VACUUM_EXPIRES_AFTER,
+	VACUUM_GRACE,
+	VACUUM_MAX_ROWS,
+	VACUUM_RECORDS,
+	SWEEP_BATCH_ROWS = 1,		/* after the result, "removed" */
+	SWEEP_GRACE,
+	SWEEP_RECORDS
 };
 
-/*
- * Raises 22023 for a negative number of rows.
- */
-static void
-check_max_rows(FunctionCallInfo fcinfo)
+/* What to remove, and from where on. */
+typedef struct Removal
 {
-	if (!PG_ARGISNULL(ARG_MAX_ROWS) && PG_GETARG_INT64(ARG_MAX_ROWS) < 0)
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT), errmsg("max_rows must not be negative")));
+	TimestampTz clock;
+	int64		grace;
+	bool		by_age;			/* also results older than "age" */
+	int64		age;
+	bool		limited;		/* at most "max_rows" */
+	int64		max_rows;
+	TimestampTz begin;			/* lease_until to begin with */
+} Removal;
+
+/*
+ * Removes rows in the order of lease_until and returns how many.  Moves
+ * "begin" to the last of them, so that a next batch does not have to pass
+ * over the index entries of what is already gone.
+ */
+static int64
+remove_expired(IdemkitTable *table, Removal *removal)
+{
+	Datum		values[] = {
+		TimestampTzGetDatum(removal->clock),
+		TimestampTzGetDatum(removal->clock - removal->grace),
+		Int64GetDatum(removal->max_rows),
+		TimestampTzGetDatum(removal->begin),
+		TimestampTzGetDatum(removal->clock - removal->age),
+	};
+	char		nulls[] = {' ', ' ', removal->limited ? ' ' : 'n', ' ', ' '};
+	IdemkitResult result = idemkit_execute(table,
+										   removal->by_age
+										   ? IDEMKIT_VACUUM_BY_AGE
+										   : IDEMKIT_VACUUM,
+										   values, nulls);
+
+	removal->begin = DatumGetTimestampTz(idemkit_result_value(&result, 0, 2));
+	return DatumGetInt64(idemkit_result_value(&result, 0, 1));
 }
 
 /*
@@ -34,38 +73,105 @@ check_max_rows(FunctionCallInfo fcinfo)
  *
  * Removes completed rows past their retention and claims whose lease ran out
  * more than the grace ago, and returns how many.  With expires_after_seconds
- * also completed rows older than that, live or not.  Rows that others have
- * locked are passed over.  Raises 22004, 22023.
+ * also completed rows older than that, live or not.  Raises 22004, 22023.
  */
 Datum
 idemkit_vacuum(PG_FUNCTION_ARGS)
 {
-	bool		by_age = !PG_ARGISNULL(ARG_EXPIRES_AFTER);
-	int64		age = by_age
-		? idemkit_duration_argument(fcinfo, ARG_EXPIRES_AFTER, "expires_after_seconds")
-		: 0;
-	int64		grace = idemkit_duration_argument(fcinfo, ARG_GRACE, "lease_grace_seconds");
-	IdemkitTable *table;
-	TimestampTz clock;
-	uint64		removed;
+	Removal		removal = {
+		.by_age = !PG_ARGISNULL(VACUUM_EXPIRES_AFTER),
+		.limited = !PG_ARGISNULL(VACUUM_MAX_ROWS),
+		.begin = DT_NOBEGIN,
+	};
 
-	check_max_rows(fcinfo);
+	if (removal.by_age)
+		removal.age =
+			idemkit_duration_argument(fcinfo, VACUUM_EXPIRES_AFTER, "expires_after_seconds");
+	removal.grace = idemkit_duration_argument(fcinfo, VACUUM_GRACE, "lease_grace_seconds");
+	if (removal.limited)
+		removal.max_rows = PG_GETARG_INT64(VACUUM_MAX_ROWS);
+	if (removal.max_rows < 0)
+		ereport(ERROR,
+				(errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT), errmsg("max_rows must not be negative")));
 
-	table = idemkit_open_table(fcinfo, ARG_RECORDS);
-	clock = idemkit_clock();
+	removal.clock = idemkit_clock();
+	PG_RETURN_INT64(remove_expired(idemkit_open_table(fcinfo, VACUUM_RECORDS), &removal));
+}
+
+/*
+ * Tells the caller, and whoever looks at pg_stat_activity, how far a sweep
+ * is.
+ */
+static void
+report_progress(int64 removed)
+{
+	char	   *progress = psprintf("CALL idemkit_sweep: %lld records removed so far",
+									(long long) removed);
+
+	pgstat_report_activity(STATE_RUNNING, progress);
+	ereport(NOTICE, (errmsg("idemkit_sweep removed %lld records so far", (long long) removed)));
+	pfree(progress);
+}
+
+/*
+ * Forms the row that a procedure with one INOUT argument returns.
+ */
+static Datum
+form_removed(FunctionCallInfo fcinfo, int64 removed)
+{
+	TupleDesc	tupdesc;
+	Datum		values[] = {Int64GetDatum(removed)};
+	bool		nulls[] = {false};
+
+	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "idemkit_sweep must return a row");
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc), values, nulls));
+}
+
+/*
+ * CALL idemkit_sweep(INOUT removed, batch_rows, lease_grace_seconds, records)
+ *
+ * Removes what idemkit_vacuum() would, batch_rows at a time, committing after
+ * each batch, until nothing is left of what had expired when it began.
+ * Raises 22004, 22023; 25001 inside a transaction block.
+ */
+Datum
+idemkit_sweep(PG_FUNCTION_ARGS)
+{
+	int32		batch_rows = idemkit_int_argument(fcinfo, SWEEP_BATCH_ROWS, "batch_rows");
+	Removal		removal = {
+		.grace = idemkit_duration_argument(fcinfo, SWEEP_GRACE, "lease_grace_seconds"),
+		.limited = true,
+		.max_rows = batch_rows,
+		.begin = DT_NOBEGIN,
+	};
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext batch;
+	int64		removed = 0;
+	int64		count;
+
+	if (batch_rows < 1)
+		ereport(ERROR,
+				(errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT),
+				 errmsg("batch_rows must be greater than 0")));
+	removal.clock = idemkit_clock();
+
+	idemkit_begin_batches(fcinfo);
+	batch = AllocSetContextCreate(caller, "idemkit batch", ALLOCSET_DEFAULT_SIZES);
+	do
 	{
-		Datum		values[] = {
-			TimestampTzGetDatum(clock),
-			TimestampTzGetDatum(clock - grace),
-			PG_GETARG_DATUM(ARG_MAX_ROWS),
-			TimestampTzGetDatum(clock - age),
-		};
-		char		nulls[] = {' ', ' ', PG_ARGISNULL(ARG_MAX_ROWS) ? 'n' : ' ', ' '};
+		MemoryContextReset(batch);
+		MemoryContextSwitchTo(batch);
+		CHECK_FOR_INTERRUPTS();
+		count = remove_expired(idemkit_open_table(fcinfo, SWEEP_RECORDS), &removal);
+		MemoryContextSwitchTo(caller);
+		removed += count;
+		idemkit_commit_batch();
+		if (count > 0)
+			report_progress(removed);
+	} while (count == batch_rows);
+	idemkit_end_batches();
 
-		removed = idemkit_execute(table,
-								  by_age ? IDEMKIT_VACUUM_BY_AGE : IDEMKIT_VACUUM,
-								  values, nulls)
-			.count;
-	}
-	PG_RETURN_INT64((int64) removed);
+	MemoryContextSwitchTo(caller);
+	PG_RETURN_DATUM(form_removed(fcinfo, removed));
 }

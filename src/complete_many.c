@@ -1,0 +1,179 @@
+/*
+ * complete_many.c
+ *		idemkit_complete_many: many completions in one statement.
+ *
+ * Rows are locked in key order, so crossing batches wait for each other and
+ * never deadlock.
+ */
+#include "idemkit.h"
+
+#include "catalog/pg_type.h"
+
+PG_FUNCTION_INFO_V1(idemkit_complete_many);
+
+/* Argument numbers */
+enum
+{
+	ARG_KEYS,
+	ARG_TOKENS,
+	ARG_STATUSES,
+	ARG_HEADERS,
+	ARG_BODIES,
+	ARG_EXPIRES_AFTER,
+	ARG_RECORDS
+};
+
+/* Parameters of IDEMKIT_COMPLETE_MANY */
+enum
+{
+	KEYS,
+	TOKENS,
+	COMPLETED_AT,
+	LEASE_UNTIL,
+	STATUSES,
+	HEADERS,
+	BODIES,
+	POSITIONS,
+	PARAMETERS
+};
+
+/*
+ * An optional array, which must have as many elements as there are keys.
+ */
+static IdemkitArray
+optional_argument(FunctionCallInfo fcinfo, int argno, const char *name, Oid type,
+				  const IdemkitArray *keys)
+{
+	IdemkitArray array = idemkit_array_argument(fcinfo, argno, name, type);
+
+	if (!PG_ARGISNULL(argno))
+		idemkit_check_lengths(&array, name, keys);
+	return array;
+}
+
+/*
+ * Sets a parameter to an array's elements in key order, or to null for an
+ * array that was not given.
+ */
+static void
+set_parameter(Datum *parameter, char *null, const IdemkitArray *array, const int *order, int count,
+			  Oid type)
+{
+	Datum	   *values;
+	bool	   *nulls;
+
+	*null = array->values == NULL ? 'n' : ' ';
+	if (array->values == NULL)
+		return;
+	values = palloc(count * sizeof(Datum));
+	nulls = palloc(count * sizeof(bool));
+	for (int i = 0; i < count; i++)
+	{
+		values[i] = array->values[order[i]];
+		nulls[i] = array->nulls[order[i]];
+	}
+	*parameter = idemkit_form_array(values, nulls, count, type);
+}
+
+/*
+ * Raises 22023 or 54000 for the first response that cannot be stored.
+ */
+static void
+check_responses(const IdemkitArray *headers, const IdemkitArray *bodies, int count)
+{
+	for (int i = 0; i < count; i++)
+	{
+		bool		headers_null = headers->values == NULL || headers->nulls[i];
+		bool		body_null = bodies->values == NULL || bodies->nulls[i];
+
+		idemkit_check_response(headers_null ? (Datum) 0 : headers->values[i], headers_null,
+							   body_null ? (Datum) 0 : bodies->values[i], body_null);
+	}
+}
+
+/*
+ * Runs the statement, notes by position what was completed, announces it, and
+ * starts the retention again if there was a wait.
+ */
+static void
+complete_batch(IdemkitTable *table, const IdemkitArray *keys, Datum *parameters, const char *nulls,
+			   int64 retention, bool *done)
+{
+	TimestampTz clock = idemkit_clock();
+	IdemkitResult result;
+
+	parameters[COMPLETED_AT] = TimestampTzGetDatum(clock);
+	parameters[LEASE_UNTIL] = TimestampTzGetDatum(clock + retention);
+	result = idemkit_execute(table, IDEMKIT_COMPLETE_MANY, parameters, nulls);
+	for (uint64 i = 0; i < result.count; i++)
+	{
+		int			position = DatumGetInt32(idemkit_result_value(&result, i, 1));
+
+		done[position] = true;
+		idemkit_announce((text *) DatumGetPointer(keys->values[position]),
+						 DatumGetBool(idemkit_result_value(&result, i, 2)));
+	}
+	if (result.count > 0 && idemkit_waited(clock, retention, &clock))
+	{
+		parameters[COMPLETED_AT] = TimestampTzGetDatum(clock);
+		parameters[LEASE_UNTIL] = TimestampTzGetDatum(clock + retention);
+		idemkit_execute(table, IDEMKIT_RESTAMP_RESULTS, parameters, NULL);
+	}
+}
+
+/*
+ * idemkit_complete_many(effective_keys, claim_tokens, response_statuses,
+ *						 response_headers, response_bodies,
+ *						 expires_after_seconds, records) RETURNS SETOF boolean
+ *
+ * One row for each key, in the order given, each what idemkit_complete()
+ * would have returned in turn.  Raises what that raises, and 22023 for arrays
+ * of unequal length.
+ */
+Datum
+idemkit_complete_many(PG_FUNCTION_ARGS)
+{
+	IdemkitArray keys = idemkit_keys_argument(fcinfo, ARG_KEYS);
+	IdemkitArray tokens = idemkit_texts_argument(fcinfo, ARG_TOKENS, "claim_tokens");
+	IdemkitArray statuses =
+		optional_argument(fcinfo, ARG_STATUSES, "response_statuses", INT4OID, &keys);
+	IdemkitArray headers =
+		optional_argument(fcinfo, ARG_HEADERS, "response_headers", JSONBOID, &keys);
+	IdemkitArray bodies =
+		optional_argument(fcinfo, ARG_BODIES, "response_bodies", BYTEAOID, &keys);
+	int64		retention =
+		idemkit_duration_argument(fcinfo, ARG_EXPIRES_AFTER, "expires_after_seconds");
+	IdemkitTable *table = idemkit_open_table(fcinfo, ARG_RECORDS);
+	int		   *order = idemkit_key_order(&keys);
+	Datum		parameters[PARAMETERS] = {0};
+	char		nulls[PARAMETERS];
+	Datum	   *positions = palloc(Max(keys.count, 1) * sizeof(Datum));
+	bool	   *done = palloc0(Max(keys.count, 1) * sizeof(bool));
+	IdemkitRows rows;
+
+	idemkit_check_lengths(&tokens, "claim_tokens", &keys);
+	check_responses(&headers, &bodies, keys.count);
+	idemkit_begin_rows(fcinfo, &rows);
+	if (keys.count == 0)
+		return (Datum) 0;
+
+	memset(nulls, ' ', sizeof(nulls));
+	set_parameter(&parameters[KEYS], &nulls[KEYS], &keys, order, keys.count, TEXTOID);
+	set_parameter(&parameters[TOKENS], &nulls[TOKENS], &tokens, order, keys.count, TEXTOID);
+	set_parameter(&parameters[STATUSES], &nulls[STATUSES], &statuses, order, keys.count, INT4OID);
+	set_parameter(&parameters[HEADERS], &nulls[HEADERS], &headers, order, keys.count, JSONBOID);
+	set_parameter(&parameters[BODIES], &nulls[BODIES], &bodies, order, keys.count, BYTEAOID);
+	for (int i = 0; i < keys.count; i++)
+		positions[i] = Int32GetDatum(order[i]);
+	parameters[POSITIONS] = idemkit_form_array(positions, NULL, keys.count, INT4OID);
+
+	complete_batch(table, &keys, parameters, nulls, retention, done);
+	for (int i = 0; i < keys.count; i++)
+	{
+		Datum		value = BoolGetDatum(done[i]);
+		bool		isnull = false;
+
+		idemkit_put_row(&rows, &value, &isnull);
+	}
+	return (Datum) 0;
+}
