@@ -37,7 +37,7 @@ idemkit_text_argument(FunctionCallInfo fcinfo, int argno, const char *name)
 text *
 idemkit_key_argument(FunctionCallInfo fcinfo, int argno)
 {
-	text	   *key = idemkit_text_argument(fcinfo, argno, "effective_key");
+	text *key = idemkit_text_argument(fcinfo, argno, "effective_key");
 
 	idemkit_check_key(key);
 	return key;
@@ -70,17 +70,15 @@ idemkit_bool_argument(FunctionCallInfo fcinfo, int argno, const char *name)
 int64
 idemkit_duration_argument(FunctionCallInfo fcinfo, int argno, const char *name)
 {
-	double		seconds;
+	double seconds;
 
 	refuse_null(fcinfo, argno, name);
 	seconds = PG_GETARG_FLOAT8(argno);
 	/* Written so that a NaN fails it. */
 	if (!(seconds >= 0 && seconds <= IDEMKIT_MAX_DURATION_SECONDS))
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT),
-				 errmsg("%s must be a number of seconds from 0 to %.0f",
-						name,
-						IDEMKIT_MAX_DURATION_SECONDS)));
+		ereport(ERROR, (errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT),
+						errmsg("%s must be a number of seconds from 0 to %.0f", name,
+							   IDEMKIT_MAX_DURATION_SECONDS)));
 	return (int64) rint(seconds * USECS_PER_SEC);
 }
 
@@ -90,12 +88,11 @@ idemkit_duration_argument(FunctionCallInfo fcinfo, int argno, const char *name)
 int64
 idemkit_lease_argument(FunctionCallInfo fcinfo, int argno)
 {
-	int64		lease = idemkit_duration_argument(fcinfo, argno, "lease_ttl_seconds");
+	int64 lease = idemkit_duration_argument(fcinfo, argno, "lease_ttl_seconds");
 
 	if (lease == 0)
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT),
-				 errmsg("lease_ttl_seconds must be greater than 0"),
-				 errdetail("Durations are kept to the microsecond.")));
+		ereport(ERROR, (errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT),
+						errmsg("lease_ttl_seconds must be greater than 0"),
+						errdetail("Durations are kept to the microsecond.")));
 	return lease;
 }

@@ -17,15 +17,15 @@ IdemkitArray
 idemkit_array_argument(FunctionCallInfo fcinfo, int argno, const char *name, Oid type)
 {
 	IdemkitArray array = {0};
-	int16		length;
-	bool		byval;
-	char		align;
+	int16		 length;
+	bool		 byval;
+	char		 align;
 
 	if (PG_ARGISNULL(argno))
 		return array;
 	get_typlenbyvalalign(type, &length, &byval, &align);
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(argno), type, length, byval, align,
-					  &array.values, &array.nulls, &array.count);
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(argno), type, length, byval, align, &array.values,
+					  &array.nulls, &array.count);
 	return array;
 }
 
@@ -44,9 +44,8 @@ idemkit_texts_argument(FunctionCallInfo fcinfo, int argno, const char *name)
 	for (int i = 0; i < array.count; i++)
 	{
 		if (array.nulls[i])
-			ereport(ERROR,
-					(errcode(IDEMKIT_ERRCODE_NULL_ARGUMENT),
-					 errmsg("element %d of %s must not be null", i + 1, name)));
+			ereport(ERROR, (errcode(IDEMKIT_ERRCODE_NULL_ARGUMENT),
+							errmsg("element %d of %s must not be null", i + 1, name)));
 	}
 	return array;
 }
@@ -76,10 +75,9 @@ void
 idemkit_check_lengths(const IdemkitArray *array, const char *name, const IdemkitArray *keys)
 {
 	if (array->count != keys->count)
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT),
-				 errmsg("%s must have as many elements as effective_keys", name),
-				 errdetail("It has %d, effective_keys has %d.", array->count, keys->count)));
+		ereport(ERROR, (errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT),
+						errmsg("%s must have as many elements as effective_keys", name),
+						errdetail("It has %d, effective_keys has %d.", array->count, keys->count)));
 }
 
 /*
@@ -88,12 +86,11 @@ idemkit_check_lengths(const IdemkitArray *array, const char *name, const Idemkit
 int
 idemkit_compare_keys(Datum a, Datum b)
 {
-	text	   *left = (text *) DatumGetPointer(a);
-	text	   *right = (text *) DatumGetPointer(b);
-	int			left_length = VARSIZE_ANY_EXHDR(left);
-	int			right_length = VARSIZE_ANY_EXHDR(right);
-	int			result = memcmp(VARDATA_ANY(left), VARDATA_ANY(right),
-								Min(left_length, right_length));
+	text *left = (text *) DatumGetPointer(a);
+	text *right = (text *) DatumGetPointer(b);
+	int	  left_length = VARSIZE_ANY_EXHDR(left);
+	int	  right_length = VARSIZE_ANY_EXHDR(right);
+	int	  result = memcmp(VARDATA_ANY(left), VARDATA_ANY(right), Min(left_length, right_length));
 
 	return result != 0 ? result : left_length - right_length;
 }
@@ -105,9 +102,9 @@ static int
 compare_positions(const void *a, const void *b, void *arg)
 {
 	const IdemkitArray *keys = arg;
-	int			left = *(const int *) a;
-	int			right = *(const int *) b;
-	int			result = idemkit_compare_keys(keys->values[left], keys->values[right]);
+	int					left = *(const int *) a;
+	int					right = *(const int *) b;
+	int					result = idemkit_compare_keys(keys->values[left], keys->values[right]);
 
 	return result != 0 ? result : left - right;
 }
@@ -118,7 +115,7 @@ compare_positions(const void *a, const void *b, void *arg)
 int *
 idemkit_key_order(const IdemkitArray *keys)
 {
-	int		   *order = palloc(Max(keys->count, 1) * sizeof(int));
+	int *order = palloc(Max(keys->count, 1) * sizeof(int));
 
 	for (int i = 0; i < keys->count; i++)
 		order[i] = i;
@@ -132,11 +129,11 @@ idemkit_key_order(const IdemkitArray *keys)
 Datum
 idemkit_form_array(const Datum *values, const bool *nulls, int count, Oid type)
 {
-	int			dims[1] = {count};
-	int			lower_bounds[1] = {1};
-	int16		length;
-	bool		byval;
-	char		align;
+	int	  dims[1] = {count};
+	int	  lower_bounds[1] = {1};
+	int16 length;
+	bool  byval;
+	char  align;
 
 	get_typlenbyvalalign(type, &length, &byval, &align);
 	return PointerGetDatum(construct_md_array((Datum *) values, (bool *) nulls, 1, dims,

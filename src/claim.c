@@ -23,7 +23,7 @@ enum
 {
 	ARG_KEY,
 	ARG_FINGERPRINT,
-	ARG_TERMS,					/* fingerprint_version, lease, reclaim */
+	ARG_TERMS, /* fingerprint_version, lease, reclaim */
 	ARG_RECORDS = ARG_TERMS + 3
 };
 
@@ -43,8 +43,7 @@ enum
 void
 idemkit_claim_terms(FunctionCallInfo fcinfo, int first_argno, IdemkitClaimTerms *terms)
 {
-	terms->fingerprint_version =
-		idemkit_int_argument(fcinfo, first_argno, "fingerprint_version");
+	terms->fingerprint_version = idemkit_int_argument(fcinfo, first_argno, "fingerprint_version");
 	terms->lease = idemkit_lease_argument(fcinfo, first_argno + 1);
 	terms->reclaim = idemkit_bool_argument(fcinfo, first_argno + 2, "reclaim");
 }
@@ -56,13 +55,13 @@ bool
 idemkit_fingerprint_matches(const IdemkitClaim *claim, const IdemkitClaimTerms *terms)
 {
 	const IdemkitRecord *record = &claim->record;
-	text	   *stored = DatumGetTextPP(record->values[IDEMKIT_FINGERPRINT]);
-	Size		length = VARSIZE_ANY_EXHDR(claim->fingerprint);
+	text				*stored = DatumGetTextPP(record->values[IDEMKIT_FINGERPRINT]);
+	Size				 length = VARSIZE_ANY_EXHDR(claim->fingerprint);
 
 	return DatumGetInt32(record->values[IDEMKIT_FINGERPRINT_VERSION]) ==
-		terms->fingerprint_version &&
-		VARSIZE_ANY_EXHDR(stored) == length &&
-		memcmp(VARDATA_ANY(stored), VARDATA_ANY(claim->fingerprint), length) == 0;
+			   terms->fingerprint_version &&
+		   VARSIZE_ANY_EXHDR(stored) == length &&
+		   memcmp(VARDATA_ANY(stored), VARDATA_ANY(claim->fingerprint), length) == 0;
 }
 
 /*
@@ -121,7 +120,7 @@ void
 idemkit_stamp_win(IdemkitClaim *claim, const IdemkitClaimTerms *terms, TimestampTz clock)
 {
 	IdemkitRecord *record = &claim->record;
-	TimestampTz claimed_at = clock;
+	TimestampTz	   claimed_at = clock;
 
 	if (!record->nulls[IDEMKIT_CLAIMED_AT])
 	{
@@ -144,7 +143,7 @@ idemkit_prepare_win(IdemkitClaim *claim, const IdemkitClaimTerms *terms, Idemkit
 					TimestampTz clock)
 {
 	IdemkitRecord *record = &claim->record;
-	int32		attempts = 1;
+	int32		   attempts = 1;
 
 	if (step == IDEMKIT_TRY_INSERT)
 		memset(record->nulls, true, sizeof(record->nulls));
@@ -176,14 +175,14 @@ try_to_win(IdemkitTable *table, IdemkitClaim *claim, const IdemkitClaimTerms *te
 		   IdemkitClaimStep step, TimestampTz clock)
 {
 	IdemkitRecord *record = &claim->record;
-	Datum		seen_token = record->values[IDEMKIT_CLAIM_TOKEN];
-	Datum		seen_state = record->values[IDEMKIT_STATE];
-	Datum		seen_lease_until = record->values[IDEMKIT_LEASE_UNTIL];
-	TimestampTz later;
+	Datum		   seen_token = record->values[IDEMKIT_CLAIM_TOKEN];
+	Datum		   seen_state = record->values[IDEMKIT_STATE];
+	Datum		   seen_lease_until = record->values[IDEMKIT_LEASE_UNTIL];
+	TimestampTz	   later;
 
 	idemkit_prepare_win(claim, terms, step, clock);
 	{
-		Datum		values[] = {
+		Datum values[] = {
 			record->values[IDEMKIT_EFFECTIVE_KEY],
 			record->values[IDEMKIT_FINGERPRINT],
 			record->values[IDEMKIT_FINGERPRINT_VERSION],
@@ -199,7 +198,7 @@ try_to_win(IdemkitTable *table, IdemkitClaim *claim, const IdemkitClaimTerms *te
 		if (idemkit_execute(table,
 							step == IDEMKIT_TRY_INSERT ? IDEMKIT_INSERT_CLAIM : IDEMKIT_TAKE_OVER,
 							values, NULL)
-			.count == 0)
+				.count == 0)
 			return false;
 	}
 
@@ -208,7 +207,7 @@ try_to_win(IdemkitTable *table, IdemkitClaim *claim, const IdemkitClaimTerms *te
 	{
 		idemkit_stamp_win(claim, terms, later);
 		{
-			Datum		values[] = {
+			Datum values[] = {
 				record->values[IDEMKIT_EFFECTIVE_KEY],
 				record->values[IDEMKIT_CLAIM_TOKEN],
 				record->values[IDEMKIT_CLAIMED_AT],
@@ -228,13 +227,12 @@ try_to_win(IdemkitTable *table, IdemkitClaim *claim, const IdemkitClaimTerms *te
 void
 idemkit_refuse_race(IdemkitTable *table)
 {
-	ereport(ERROR,
-			(errcode(IDEMKIT_ERRCODE_UNSETTLED),
-			 errmsg("could not settle a claim on %s", table->name),
-			 errdetail("The row neither showed nor could be written, %d times in a row.",
-					   IDEMKIT_MAX_LOOKS),
-			 errhint("Look for a row-level security policy, trigger or rule that hides rows "
-					 "from this role or keeps it from writing them.")));
+	ereport(ERROR, (errcode(IDEMKIT_ERRCODE_UNSETTLED),
+					errmsg("could not settle a claim on %s", table->name),
+					errdetail("The row neither showed nor could be written, %d times in a row.",
+							  IDEMKIT_MAX_LOOKS),
+					errhint("Look for a row-level security policy, trigger or rule that hides rows "
+							"from this role or keeps it from writing them.")));
 }
 
 /*
@@ -245,8 +243,8 @@ settle_claim(IdemkitTable *table, IdemkitClaim *claim, const IdemkitClaimTerms *
 {
 	for (int looks = 0; looks < IDEMKIT_MAX_LOOKS; looks++)
 	{
-		bool		found;
-		TimestampTz clock;
+		bool			 found;
+		TimestampTz		 clock;
 		IdemkitClaimStep step;
 
 		CHECK_FOR_INTERRUPTS();
@@ -290,9 +288,9 @@ Datum
 idemkit_claim(PG_FUNCTION_ARGS)
 {
 	IdemkitClaimTerms terms;
-	IdemkitClaim claim = {0};
-	Datum		values[IDEMKIT_CLAIM_COLUMNS];
-	bool		nulls[IDEMKIT_CLAIM_COLUMNS];
+	IdemkitClaim	  claim = {0};
+	Datum			  values[IDEMKIT_CLAIM_COLUMNS];
+	bool			  nulls[IDEMKIT_CLAIM_COLUMNS];
 
 	claim.key = idemkit_key_argument(fcinfo, ARG_KEY);
 	claim.fingerprint = idemkit_text_argument(fcinfo, ARG_FINGERPRINT, "fingerprint");

@@ -25,33 +25,32 @@ enum
 {
 	ARG_KEYS,
 	ARG_FINGERPRINTS,
-	ARG_TERMS,					/* fingerprint_version, lease, reclaim */
+	ARG_TERMS, /* fingerprint_version, lease, reclaim */
 	ARG_RECORDS = ARG_TERMS + 3
 };
 
 /* The claim of one of the distinct keys of a batch */
 typedef struct BatchClaim
 {
-	IdemkitClaim claim;
+	IdemkitClaim	 claim;
 	IdemkitClaimStep step;
-	bool		won;
-	Datum		seen_token;		/* of the row that is to be taken over */
-	Datum		seen_state;
-	Datum		seen_lease_until;
+	bool			 won;
+	Datum			 seen_token; /* of the row that is to be taken over */
+	Datum			 seen_state;
+	Datum			 seen_lease_until;
 } BatchClaim;
 
 typedef struct Batch
 {
-	IdemkitTable *table;
+	IdemkitTable	 *table;
 	IdemkitClaimTerms terms;
-	int			count;
-	BatchClaim *claims;			/* in key order */
-	BatchClaim **chosen;		/* scratch: those a statement is about */
+	int				  count;
+	BatchClaim		 *claims; /* in key order */
+	BatchClaim		**chosen; /* scratch: those a statement is about */
 } Batch;
 
 /* Where gather() finds a column of the record. */
-#define RECORD_COLUMN(column) \
-	(offsetof(BatchClaim, claim.record.values) + (column) * sizeof(Datum))
+#define RECORD_COLUMN(column) (offsetof(BatchClaim, claim.record.values) + (column) * sizeof(Datum))
 
 /*
  * Chooses the claims that are to take a step, in key order; returns how many.
@@ -59,7 +58,7 @@ typedef struct Batch
 static int
 choose(Batch *batch, IdemkitClaimStep step)
 {
-	int			count = 0;
+	int count = 0;
 
 	for (int i = 0; i < batch->count; i++)
 	{
@@ -75,7 +74,7 @@ choose(Batch *batch, IdemkitClaimStep step)
 static int
 choose_open(Batch *batch)
 {
-	int			count = 0;
+	int count = 0;
 
 	for (int i = 0; i < batch->count; i++)
 	{
@@ -91,8 +90,8 @@ choose_open(Batch *batch)
 static Datum
 gather(const Batch *batch, int count, size_t offset, Oid type)
 {
-	Datum	   *values = palloc(count * sizeof(Datum));
-	Datum		array;
+	Datum *values = palloc(count * sizeof(Datum));
+	Datum  array;
 
 	for (int i = 0; i < count; i++)
 		memcpy(&values[i], (char *) batch->chosen[i] + offset, sizeof(Datum));
@@ -107,14 +106,13 @@ gather(const Batch *batch, int count, size_t offset, Oid type)
 static BatchClaim *
 find_chosen(const Batch *batch, int count, Datum key)
 {
-	int			low = 0;
-	int			high = count - 1;
+	int low = 0;
+	int high = count - 1;
 
 	while (low <= high)
 	{
-		int			middle = (low + high) / 2;
-		int			order =
-			idemkit_compare_keys(key, PointerGetDatum(batch->chosen[middle]->claim.key));
+		int middle = (low + high) / 2;
+		int order = idemkit_compare_keys(key, PointerGetDatum(batch->chosen[middle]->claim.key));
 
 		if (order == 0)
 			return batch->chosen[middle];
@@ -133,10 +131,10 @@ find_chosen(const Batch *batch, int count, Datum key)
 static bool
 look_at_open(Batch *batch)
 {
-	int			count = choose_open(batch);
-	Datum		keys[] = {gather(batch, count, RECORD_COLUMN(IDEMKIT_EFFECTIVE_KEY), TEXTOID)};
+	int			  count = choose_open(batch);
+	Datum		  keys[] = {gather(batch, count, RECORD_COLUMN(IDEMKIT_EFFECTIVE_KEY), TEXTOID)};
 	IdemkitResult result = idemkit_execute(batch->table, IDEMKIT_READ_MANY, keys, NULL);
-	TimestampTz clock = idemkit_clock();
+	TimestampTz	  clock = idemkit_clock();
 
 	/* No row until one is found */
 	for (int i = 0; i < count; i++)
@@ -145,7 +143,7 @@ look_at_open(Batch *batch)
 	for (uint64 i = 0; i < result.count; i++)
 	{
 		IdemkitRecord record;
-		BatchClaim *chosen;
+		BatchClaim	 *chosen;
 
 		idemkit_load_record(&record, &result, i);
 		record.values[IDEMKIT_EFFECTIVE_KEY] =
@@ -163,7 +161,7 @@ look_at_open(Batch *batch)
 static void
 restamp(Batch *batch, int count, TimestampTz clock)
 {
-	int			won = 0;
+	int won = 0;
 
 	for (int i = 0; i < count; i++)
 	{
@@ -174,7 +172,7 @@ restamp(Batch *batch, int count, TimestampTz clock)
 	}
 	if (won > 0)
 	{
-		Datum		values[] = {
+		Datum values[] = {
 			gather(batch, won, RECORD_COLUMN(IDEMKIT_EFFECTIVE_KEY), TEXTOID),
 			gather(batch, won, RECORD_COLUMN(IDEMKIT_CLAIM_TOKEN), TEXTOID),
 			gather(batch, won, RECORD_COLUMN(IDEMKIT_CLAIMED_AT), TIMESTAMPTZOID),
@@ -191,8 +189,8 @@ restamp(Batch *batch, int count, TimestampTz clock)
 static IdemkitResult
 execute_step(const Batch *batch, int count, IdemkitClaimStep step, TimestampTz clock)
 {
-	bool		insert = step == IDEMKIT_TRY_INSERT;
-	Datum		values[10] = {
+	bool  insert = step == IDEMKIT_TRY_INSERT;
+	Datum values[10] = {
 		gather(batch, count, RECORD_COLUMN(IDEMKIT_EFFECTIVE_KEY), TEXTOID),
 		gather(batch, count, RECORD_COLUMN(IDEMKIT_FINGERPRINT), TEXTOID),
 		Int32GetDatum(batch->terms.fingerprint_version),
@@ -217,8 +215,8 @@ execute_step(const Batch *batch, int count, IdemkitClaimStep step, TimestampTz c
 static void
 try_to_win(Batch *batch, IdemkitClaimStep step)
 {
-	int			count = choose(batch, step);
-	TimestampTz clock = idemkit_clock();
+	int			  count = choose(batch, step);
+	TimestampTz	  clock = idemkit_clock();
 	IdemkitResult result;
 
 	if (count == 0)
@@ -267,7 +265,7 @@ settle_in_subtransaction(Batch *batch)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
-	bool		settled;
+	bool		  settled;
 
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
@@ -311,15 +309,15 @@ settle_batch(Batch *batch)
 static void
 make_batch(Batch *batch, const IdemkitArray *keys, text *const *fingerprints, BatchClaim **members)
 {
-	int		   *order = idemkit_key_order(keys);
+	int *order = idemkit_key_order(keys);
 
 	batch->count = 0;
 	batch->claims = palloc0(keys->count * sizeof(BatchClaim));
 	batch->chosen = palloc(keys->count * sizeof(BatchClaim *));
 	for (int i = 0; i < keys->count; i++)
 	{
-		int			position = order[i];
-		Datum		key = keys->values[position];
+		int	  position = order[i];
+		Datum key = keys->values[position];
 
 		if (i == 0 || idemkit_compare_keys(keys->values[order[i - 1]], key) != 0)
 		{
@@ -337,12 +335,11 @@ make_batch(Batch *batch, const IdemkitArray *keys, text *const *fingerprints, Ba
  * won by its first position only; the others see what that did.
  */
 static void
-put_answer(IdemkitRows *rows, BatchClaim *member, text *fingerprint,
-		   const IdemkitClaimTerms *terms)
+put_answer(IdemkitRows *rows, BatchClaim *member, text *fingerprint, const IdemkitClaimTerms *terms)
 {
 	IdemkitClaim claim = member->claim;
-	Datum		values[IDEMKIT_CLAIM_COLUMNS];
-	bool		nulls[IDEMKIT_CLAIM_COLUMNS];
+	Datum		 values[IDEMKIT_CLAIM_COLUMNS];
+	bool		 nulls[IDEMKIT_CLAIM_COLUMNS];
 
 	if (fingerprint != claim.fingerprint)
 	{
@@ -366,7 +363,7 @@ put_answer(IdemkitRows *rows, BatchClaim *member, text *fingerprint,
 static text **
 read_fingerprints(FunctionCallInfo fcinfo, const IdemkitArray *keys)
 {
-	text	  **fingerprints = palloc(Max(keys->count, 1) * sizeof(text *));
+	text	   **fingerprints = palloc(Max(keys->count, 1) * sizeof(text *));
 	IdemkitArray given = {0};
 
 	if (!PG_ARGISNULL(ARG_FINGERPRINTS))
@@ -375,9 +372,8 @@ read_fingerprints(FunctionCallInfo fcinfo, const IdemkitArray *keys)
 		idemkit_check_lengths(&given, "fingerprints", keys);
 	}
 	for (int i = 0; i < keys->count; i++)
-		fingerprints[i] = given.values != NULL
-			? DatumGetTextPP(given.values[i])
-			: cstring_to_text("");
+		fingerprints[i] =
+			given.values != NULL ? DatumGetTextPP(given.values[i]) : cstring_to_text("");
 	return fingerprints;
 }
 
@@ -394,10 +390,10 @@ Datum
 idemkit_claim_many(PG_FUNCTION_ARGS)
 {
 	IdemkitArray keys = idemkit_keys_argument(fcinfo, ARG_KEYS);
-	text	  **fingerprints = read_fingerprints(fcinfo, &keys);
+	text	   **fingerprints = read_fingerprints(fcinfo, &keys);
 	BatchClaim **members = palloc(Max(keys.count, 1) * sizeof(BatchClaim *));
-	Batch		batch;
-	IdemkitRows rows;
+	Batch		 batch;
+	IdemkitRows	 rows;
 
 	idemkit_claim_terms(fcinfo, ARG_TERMS, &batch.terms);
 	batch.table = idemkit_open_table(fcinfo, ARG_RECORDS);

@@ -33,7 +33,7 @@ idemkit_clock(void)
 bool
 idemkit_waited(TimestampTz clock, int64 duration, TimestampTz *later)
 {
-	int64		tolerance = MAX_STALENESS_USECS;
+	int64 tolerance = MAX_STALENESS_USECS;
 
 	if (duration > 0)
 		tolerance = Min(tolerance, duration / 100);

@@ -32,4 +32,4 @@
 #define SearchPathMatchesCurrentEnvironment(path) OverrideSearchPathMatchesCurrent(path)
 #endif
 
-#endif							/* IDEMKIT_COMPAT_H */
+#endif /* IDEMKIT_COMPAT_H */

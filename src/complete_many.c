@@ -59,8 +59,8 @@ static void
 set_parameter(Datum *parameter, char *null, const IdemkitArray *array, const int *order, int count,
 			  Oid type)
 {
-	Datum	   *values;
-	bool	   *nulls;
+	Datum *values;
+	bool  *nulls;
 
 	*null = array->values == NULL ? 'n' : ' ';
 	if (array->values == NULL)
@@ -83,8 +83,8 @@ check_responses(const IdemkitArray *headers, const IdemkitArray *bodies, int cou
 {
 	for (int i = 0; i < count; i++)
 	{
-		bool		headers_null = headers->values == NULL || headers->nulls[i];
-		bool		body_null = bodies->values == NULL || bodies->nulls[i];
+		bool headers_null = headers->values == NULL || headers->nulls[i];
+		bool body_null = bodies->values == NULL || bodies->nulls[i];
 
 		idemkit_check_response(headers_null ? (Datum) 0 : headers->values[i], headers_null,
 							   body_null ? (Datum) 0 : bodies->values[i], body_null);
@@ -99,7 +99,7 @@ static void
 complete_batch(IdemkitTable *table, const IdemkitArray *keys, Datum *parameters, const char *nulls,
 			   int64 retention, bool *done)
 {
-	TimestampTz clock = idemkit_clock();
+	TimestampTz	  clock = idemkit_clock();
 	IdemkitResult result;
 
 	parameters[COMPLETED_AT] = TimestampTzGetDatum(clock);
@@ -107,7 +107,7 @@ complete_batch(IdemkitTable *table, const IdemkitArray *keys, Datum *parameters,
 	result = idemkit_execute(table, IDEMKIT_COMPLETE_MANY, parameters, nulls);
 	for (uint64 i = 0; i < result.count; i++)
 	{
-		int			position = DatumGetInt32(idemkit_result_value(&result, i, 1));
+		int position = DatumGetInt32(idemkit_result_value(&result, i, 1));
 
 		done[position] = true;
 		idemkit_announce((text *) DatumGetPointer(keys->values[position]),
@@ -139,17 +139,15 @@ idemkit_complete_many(PG_FUNCTION_ARGS)
 		optional_argument(fcinfo, ARG_STATUSES, "response_statuses", INT4OID, &keys);
 	IdemkitArray headers =
 		optional_argument(fcinfo, ARG_HEADERS, "response_headers", JSONBOID, &keys);
-	IdemkitArray bodies =
-		optional_argument(fcinfo, ARG_BODIES, "response_bodies", BYTEAOID, &keys);
-	int64		retention =
-		idemkit_duration_argument(fcinfo, ARG_EXPIRES_AFTER, "expires_after_seconds");
+	IdemkitArray bodies = optional_argument(fcinfo, ARG_BODIES, "response_bodies", BYTEAOID, &keys);
+	int64 retention = idemkit_duration_argument(fcinfo, ARG_EXPIRES_AFTER, "expires_after_seconds");
 	IdemkitTable *table = idemkit_open_table(fcinfo, ARG_RECORDS);
-	int		   *order = idemkit_key_order(&keys);
-	Datum		parameters[PARAMETERS] = {0};
-	char		nulls[PARAMETERS];
-	Datum	   *positions = palloc(Max(keys.count, 1) * sizeof(Datum));
-	bool	   *done = palloc0(Max(keys.count, 1) * sizeof(bool));
-	IdemkitRows rows;
+	int			 *order = idemkit_key_order(&keys);
+	Datum		  parameters[PARAMETERS] = {0};
+	char		  nulls[PARAMETERS];
+	Datum		 *positions = palloc(Max(keys.count, 1) * sizeof(Datum));
+	bool		 *done = palloc0(Max(keys.count, 1) * sizeof(bool));
+	IdemkitRows	  rows;
 
 	idemkit_check_lengths(&tokens, "claim_tokens", &keys);
 	check_responses(&headers, &bodies, keys.count);
@@ -170,8 +168,8 @@ idemkit_complete_many(PG_FUNCTION_ARGS)
 	complete_batch(table, &keys, parameters, nulls, retention, done);
 	for (int i = 0; i < keys.count; i++)
 	{
-		Datum		value = BoolGetDatum(done[i]);
-		bool		isnull = false;
+		Datum value = BoolGetDatum(done[i]);
+		bool  isnull = false;
 
 		idemkit_put_row(&rows, &value, &isnull);
 	}

@@ -25,7 +25,7 @@
 #define IDEMKIT_SCHEMA_VERSION 1
 
 /* Limits of design and of the functions' documentation. */
-#define IDEMKIT_MAX_KEY_BYTES 1024
+#define IDEMKIT_MAX_KEY_BYTES		 1024
 #define IDEMKIT_MAX_TABLE_NAME_BYTES 46
 #define IDEMKIT_MAX_DURATION_SECONDS (10 * 365.25 * 86400) /* ten years */
 
@@ -35,18 +35,18 @@
 #define IDEMKIT_NOTIFY_CHANNEL "idemkit_completions"
 
 /* Errors a caller can cause.  Any other is the server's own. */
-#define IDEMKIT_ERRCODE_NULL_ARGUMENT ERRCODE_NULL_VALUE_NOT_ALLOWED			 /* 22004 */
-#define IDEMKIT_ERRCODE_BAD_ARGUMENT ERRCODE_INVALID_PARAMETER_VALUE			 /* 22023 */
-#define IDEMKIT_ERRCODE_BAD_NAME ERRCODE_INVALID_NAME							 /* 42602 */
-#define IDEMKIT_ERRCODE_NO_TABLE ERRCODE_UNDEFINED_TABLE						 /* 42P01 */
-#define IDEMKIT_ERRCODE_TABLE_EXISTS ERRCODE_DUPLICATE_TABLE					 /* 42P07 */
-#define IDEMKIT_ERRCODE_NO_SCHEMA ERRCODE_UNDEFINED_SCHEMA						 /* 3F000 */
-#define IDEMKIT_ERRCODE_NOT_RECORDS ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE	 /* 55000 */
-#define IDEMKIT_ERRCODE_UNSETTLED ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE		 /* 55000 */
-#define IDEMKIT_ERRCODE_WRONG_VERSION ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE	 /* 55000 */
-#define IDEMKIT_ERRCODE_TOO_LARGE ERRCODE_PROGRAM_LIMIT_EXCEEDED				 /* 54000 */
-#define IDEMKIT_ERRCODE_IN_TRANSACTION ERRCODE_ACTIVE_SQL_TRANSACTION			 /* 25001 */
-#define IDEMKIT_ERRCODE_CLAIM_LOST MAKE_SQLSTATE('I', 'K', '0', '0', '1')		 /* IK001 */
+#define IDEMKIT_ERRCODE_NULL_ARGUMENT  ERRCODE_NULL_VALUE_NOT_ALLOWED			/* 22004 */
+#define IDEMKIT_ERRCODE_BAD_ARGUMENT   ERRCODE_INVALID_PARAMETER_VALUE			/* 22023 */
+#define IDEMKIT_ERRCODE_BAD_NAME	   ERRCODE_INVALID_NAME						/* 42602 */
+#define IDEMKIT_ERRCODE_NO_TABLE	   ERRCODE_UNDEFINED_TABLE					/* 42P01 */
+#define IDEMKIT_ERRCODE_TABLE_EXISTS   ERRCODE_DUPLICATE_TABLE					/* 42P07 */
+#define IDEMKIT_ERRCODE_NO_SCHEMA	   ERRCODE_UNDEFINED_SCHEMA					/* 3F000 */
+#define IDEMKIT_ERRCODE_NOT_RECORDS	   ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE /* 55000 */
+#define IDEMKIT_ERRCODE_UNSETTLED	   ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE /* 55000 */
+#define IDEMKIT_ERRCODE_WRONG_VERSION  ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE /* 55000 */
+#define IDEMKIT_ERRCODE_TOO_LARGE	   ERRCODE_PROGRAM_LIMIT_EXCEEDED			/* 54000 */
+#define IDEMKIT_ERRCODE_IN_TRANSACTION ERRCODE_ACTIVE_SQL_TRANSACTION			/* 25001 */
+#define IDEMKIT_ERRCODE_CLAIM_LOST	   MAKE_SQLSTATE('I', 'K', '0', '0', '1')	/* IK001 */
 
 /* module.c: settings */
 typedef enum IdemkitNotify
@@ -56,25 +56,25 @@ typedef enum IdemkitNotify
 	IDEMKIT_NOTIFY_ALWAYS
 } IdemkitNotify;
 
-extern int	idemkit_notify;
-extern int	idemkit_max_response_bytes;
+extern int idemkit_notify;
+extern int idemkit_max_response_bytes;
 
 /* arguments.c: what a caller passed, checked */
 extern text *idemkit_text_argument(FunctionCallInfo fcinfo, int argno, const char *name);
 extern text *idemkit_key_argument(FunctionCallInfo fcinfo, int argno);
 extern int32 idemkit_int_argument(FunctionCallInfo fcinfo, int argno, const char *name);
-extern bool idemkit_bool_argument(FunctionCallInfo fcinfo, int argno, const char *name);
+extern bool	 idemkit_bool_argument(FunctionCallInfo fcinfo, int argno, const char *name);
 extern int64 idemkit_duration_argument(FunctionCallInfo fcinfo, int argno, const char *name);
 extern int64 idemkit_lease_argument(FunctionCallInfo fcinfo, int argno);
 
 /* key.c: effective keys and claim tokens */
-extern void idemkit_check_key(const text *key);
+extern void	 idemkit_check_key(const text *key);
 extern text *idemkit_fresh_token(void);
 
 /* clock.c: the database's clock */
 extern TimestampTz idemkit_clock(void);
-extern bool idemkit_waited(TimestampTz clock, int64 duration, TimestampTz *later);
-extern double idemkit_seconds_until(TimestampTz end, TimestampTz clock);
+extern bool		   idemkit_waited(TimestampTz clock, int64 duration, TimestampTz *later);
+extern double	   idemkit_seconds_until(TimestampTz end, TimestampTz clock);
 
 /*
  * Columns of the composite type idemkit_record, in its order.
@@ -138,60 +138,60 @@ typedef enum IdemkitStatement
  */
 typedef struct IdemkitTable
 {
-	Oid			relid;			/* hash key */
-	bool		checked;		/* nothing changed since the last check */
-	char	   *name;			/* qualified and quoted, or NULL */
-	Oid			key_index;		/* for idemkit_look_up(), or InvalidOid */
-	Oid			key_collation;
-	AttrNumber	columns[IDEMKIT_READ_COLUMNS];
-	SPIPlanPtr	plans[IDEMKIT_STATEMENT_COUNT]; /* NULL until first used */
+	Oid		   relid;	  /* hash key */
+	bool	   checked;	  /* nothing changed since the last check */
+	char	  *name;	  /* qualified and quoted, or NULL */
+	Oid		   key_index; /* for idemkit_look_up(), or InvalidOid */
+	Oid		   key_collation;
+	AttrNumber columns[IDEMKIT_READ_COLUMNS];
+	SPIPlanPtr plans[IDEMKIT_STATEMENT_COUNT]; /* NULL until first used */
 } IdemkitTable;
 
 extern IdemkitTable *idemkit_open_table(FunctionCallInfo fcinfo, int argno);
-extern Oid	idemkit_table_argument(FunctionCallInfo fcinfo, int argno);
-extern void idemkit_refuse_missing_table(Oid relid) pg_attribute_noreturn();
-extern void idemkit_watch_tables(void);
+extern Oid			 idemkit_table_argument(FunctionCallInfo fcinfo, int argno);
+extern void			 idemkit_refuse_missing_table(Oid relid) pg_attribute_noreturn();
+extern void			 idemkit_watch_tables(void);
 
 /* statements.c, continued */
 typedef struct IdemkitResult
 {
-	uint64		count;			/* rows read or changed */
-	HeapTuple  *rows;			/* as many, if the statement returns rows */
-	TupleDesc	rowdesc;
+	uint64	   count; /* rows read or changed */
+	HeapTuple *rows;  /* as many, if the statement returns rows */
+	TupleDesc  rowdesc;
 } IdemkitResult;
 
 extern IdemkitResult idemkit_execute(IdemkitTable *table, IdemkitStatement statement,
 									 const Datum *values, const char *nulls);
-extern Datum idemkit_result_value(const IdemkitResult *result, uint64 row, int column);
-extern void idemkit_execute_definition(const char *command);
-extern void idemkit_begin_batches(FunctionCallInfo fcinfo);
-extern void idemkit_commit_batch(void);
-extern void idemkit_end_batches(void);
-extern Oid	idemkit_find_extension(char **version);
+extern Datum		 idemkit_result_value(const IdemkitResult *result, uint64 row, int column);
+extern void			 idemkit_execute_definition(const char *command);
+extern void			 idemkit_begin_batches(FunctionCallInfo fcinfo);
+extern void			 idemkit_commit_batch(void);
+extern void			 idemkit_end_batches(void);
+extern Oid			 idemkit_find_extension(char **version);
 
 /*
  * layout.c: what makes a table a records table, and how one is made.
  */
 typedef struct IdemkitFault
 {
-	char	   *what;			/* a sentence, or NULL if there is no fault */
-	char	   *mend;			/* the statement that mends it, or NULL */
+	char *what; /* a sentence, or NULL if there is no fault */
+	char *mend; /* the statement that mends it, or NULL */
 } IdemkitFault;
 
 extern IdemkitFault idemkit_layout_fault(Relation table);
 extern IdemkitFault idemkit_schema_fault(Relation table);
 extern IdemkitFault idemkit_adoption_fault(Relation table);
-extern char *idemkit_quoted_name(Relation table);
-extern AttrNumber idemkit_column_number(Relation table, const char *name);
-extern Oid	idemkit_key_index(Relation table);
-extern bool idemkit_has_c_collation(Relation table);
-extern bool idemkit_has_expiry_index(Relation table);
-extern bool idemkit_is_partial_index(Relation table, Oid index);
-extern char *idemkit_create_table_command(const char *table, bool unlogged);
-extern char *idemkit_add_columns_command(const char *table);
-extern char *idemkit_create_index_command(const char *table, const char *name);
-extern char *idemkit_set_parameters_command(const char *table);
-extern char *idemkit_set_collation_command(const char *table);
+extern char		   *idemkit_quoted_name(Relation table);
+extern AttrNumber	idemkit_column_number(Relation table, const char *name);
+extern Oid			idemkit_key_index(Relation table);
+extern bool			idemkit_has_c_collation(Relation table);
+extern bool			idemkit_has_expiry_index(Relation table);
+extern bool			idemkit_is_partial_index(Relation table, Oid index);
+extern char		   *idemkit_create_table_command(const char *table, bool unlogged);
+extern char		   *idemkit_add_columns_command(const char *table);
+extern char		   *idemkit_create_index_command(const char *table, const char *name);
+extern char		   *idemkit_set_parameters_command(const char *table);
+extern char		   *idemkit_set_collation_command(const char *table);
 
 /*
  * record.c: one stored row, read.  The values live as long as the memory
@@ -199,26 +199,26 @@ extern char *idemkit_set_collation_command(const char *table);
  */
 typedef struct IdemkitRecord
 {
-	Datum		values[IDEMKIT_RECORD_COLUMNS];
-	bool		nulls[IDEMKIT_RECORD_COLUMNS];
-	int32		schema_version;
+	Datum values[IDEMKIT_RECORD_COLUMNS];
+	bool  nulls[IDEMKIT_RECORD_COLUMNS];
+	int32 schema_version;
 } IdemkitRecord;
 
-extern bool idemkit_read_record(IdemkitTable *table, const text *key, IdemkitRecord *record);
-extern void idemkit_load_record(IdemkitRecord *record, const IdemkitResult *result, uint64 row);
-extern void idemkit_set_clock(IdemkitRecord *record, TimestampTz clock);
+extern bool	 idemkit_read_record(IdemkitTable *table, const text *key, IdemkitRecord *record);
+extern void	 idemkit_load_record(IdemkitRecord *record, const IdemkitResult *result, uint64 row);
+extern void	 idemkit_set_clock(IdemkitRecord *record, TimestampTz clock);
 extern Datum idemkit_form_result(FunctionCallInfo fcinfo, const Datum *values, const bool *nulls);
 
 /* lookup.c: reading one row without the executor, where that is the same */
 extern void idemkit_prepare_lookup(IdemkitTable *table, Relation relation);
-extern bool idemkit_look_up(const IdemkitTable *table, const text *key, IdemkitRecord *record,
-							bool *found);
+extern bool
+idemkit_look_up(const IdemkitTable *table, const text *key, IdemkitRecord *record, bool *found);
 
 /* Rows of a function that returns a set */
 typedef struct IdemkitRows
 {
 	Tuplestorestate *store;
-	TupleDesc	tupdesc;
+	TupleDesc		 tupdesc;
 } IdemkitRows;
 
 extern void idemkit_begin_rows(FunctionCallInfo fcinfo, IdemkitRows *rows);
@@ -235,7 +235,7 @@ typedef enum IdemkitCondition
 } IdemkitCondition;
 
 extern IdemkitCondition idemkit_judge(const IdemkitRecord *record, TimestampTz clock);
-extern bool idemkit_is_object(Datum headers);
+extern bool				idemkit_is_object(Datum headers);
 
 /*
  * claim.c: one key's claim, from the question to the answer.  The functions
@@ -243,38 +243,38 @@ extern bool idemkit_is_object(Datum headers);
  */
 typedef struct IdemkitClaimTerms
 {
-	int32		fingerprint_version;
-	int64		lease;
-	bool		reclaim;
+	int32 fingerprint_version;
+	int64 lease;
+	bool  reclaim;
 } IdemkitClaimTerms;
 
 typedef struct IdemkitClaim
 {
-	text	   *key;
-	text	   *fingerprint;
+	text *key;
+	text *fingerprint;
 
 	/* the answer */
-	const char *result;
-	text	   *token;			/* ours if we won, else NULL */
-	bool		recovered;
-	bool		fingerprint_matches;
+	const char	 *result;
+	text		 *token; /* ours if we won, else NULL */
+	bool		  recovered;
+	bool		  fingerprint_matches;
 	IdemkitRecord record;
 } IdemkitClaim;
 
 typedef enum IdemkitClaimStep
 {
-	IDEMKIT_ANSWERED,			/* nothing to be won: the answer is complete */
-	IDEMKIT_TRY_INSERT,			/* no row */
-	IDEMKIT_TRY_TAKE_OVER		/* a row that is over, in claim->record */
+	IDEMKIT_ANSWERED,	  /* nothing to be won: the answer is complete */
+	IDEMKIT_TRY_INSERT,	  /* no row */
+	IDEMKIT_TRY_TAKE_OVER /* a row that is over, in claim->record */
 } IdemkitClaimStep;
 
 extern void idemkit_claim_terms(FunctionCallInfo fcinfo, int first_argno, IdemkitClaimTerms *terms);
 extern IdemkitClaimStep idemkit_weigh_claim(IdemkitClaim *claim, const IdemkitClaimTerms *terms,
 											bool found, TimestampTz clock);
-extern void idemkit_prepare_win(IdemkitClaim *claim, const IdemkitClaimTerms *terms,
-								IdemkitClaimStep step, TimestampTz clock);
-extern void idemkit_stamp_win(IdemkitClaim *claim, const IdemkitClaimTerms *terms,
-							  TimestampTz clock);
+extern void				idemkit_prepare_win(IdemkitClaim *claim, const IdemkitClaimTerms *terms,
+											IdemkitClaimStep step, TimestampTz clock);
+extern void
+idemkit_stamp_win(IdemkitClaim *claim, const IdemkitClaimTerms *terms, TimestampTz clock);
 extern void idemkit_refuse_race(IdemkitTable *table) pg_attribute_noreturn();
 
 extern void idemkit_claim_columns(const IdemkitClaim *claim, Datum *values, bool *nulls);
@@ -290,22 +290,22 @@ extern void idemkit_check_response(Datum headers, bool headers_null, Datum body,
  */
 typedef struct IdemkitArray
 {
-	int			count;
-	Datum	   *values;
-	bool	   *nulls;
+	int	   count;
+	Datum *values;
+	bool  *nulls;
 } IdemkitArray;
 
-extern IdemkitArray idemkit_array_argument(FunctionCallInfo fcinfo, int argno, const char *name,
-										   Oid type);
+extern IdemkitArray
+idemkit_array_argument(FunctionCallInfo fcinfo, int argno, const char *name, Oid type);
 extern IdemkitArray idemkit_texts_argument(FunctionCallInfo fcinfo, int argno, const char *name);
 extern IdemkitArray idemkit_keys_argument(FunctionCallInfo fcinfo, int argno);
-extern void idemkit_check_lengths(const IdemkitArray *array, const char *name,
-								  const IdemkitArray *keys);
-extern int *idemkit_key_order(const IdemkitArray *keys);
-extern int	idemkit_compare_keys(Datum a, Datum b);
+extern void
+idemkit_check_lengths(const IdemkitArray *array, const char *name, const IdemkitArray *keys);
+extern int	*idemkit_key_order(const IdemkitArray *keys);
+extern int	 idemkit_compare_keys(Datum a, Datum b);
 extern Datum idemkit_form_array(const Datum *values, const bool *nulls, int count, Oid type);
 
 /* notify.c: announcing the end of a claim */
 extern void idemkit_announce(const text *key, bool awaited);
 
-#endif							/* IDEMKIT_H */
+#endif /* IDEMKIT_H */

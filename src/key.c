@@ -13,7 +13,7 @@
 
 PG_FUNCTION_INFO_V1(idemkit_effective_key);
 
-#define TOKEN_BYTES 16
+#define TOKEN_BYTES	 16
 #define SHA256_BYTES 32
 
 /*
@@ -24,7 +24,7 @@ PG_FUNCTION_INFO_V1(idemkit_effective_key);
 void
 idemkit_check_key(const text *key)
 {
-	Size		length = VARSIZE_ANY_EXHDR(key);
+	Size length = VARSIZE_ANY_EXHDR(key);
 
 	if (length == 0)
 		ereport(ERROR,
@@ -44,8 +44,8 @@ static text *
 hex_text(const uint8 *bytes, int count)
 {
 	static const char digits[] = "0123456789abcdef";
-	text	   *result = palloc(VARHDRSZ + 2 * count);
-	char	   *out = VARDATA(result);
+	text			 *result = palloc(VARHDRSZ + 2 * count);
+	char			 *out = VARDATA(result);
 
 	SET_VARSIZE(result, VARHDRSZ + 2 * count);
 	for (int i = 0; i < count; i++)
@@ -62,10 +62,11 @@ hex_text(const uint8 *bytes, int count)
 text *
 idemkit_fresh_token(void)
 {
-	uint8		bytes[TOKEN_BYTES];
+	uint8 bytes[TOKEN_BYTES];
 
 	if (!pg_strong_random(bytes, sizeof(bytes)))
-		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR), errmsg("could not generate random values")));
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR), errmsg("could not generate random values")));
 	return hex_text(bytes, sizeof(bytes));
 }
 
@@ -75,10 +76,10 @@ idemkit_fresh_token(void)
 static void
 append_component(StringInfo message, Datum component)
 {
-	text	   *value = DatumGetTextPP(component);
-	int			length = VARSIZE_ANY_EXHDR(value);
-	char	   *bytes = pg_server_to_any(VARDATA_ANY(value), length, PG_UTF8);
-	uint32		prefix;
+	text  *value = DatumGetTextPP(component);
+	int	   length = VARSIZE_ANY_EXHDR(value);
+	char  *bytes = pg_server_to_any(VARDATA_ANY(value), length, PG_UTF8);
+	uint32 prefix;
 
 	/* A converted string is a new one and ends with a zero byte. */
 	if (bytes != VARDATA_ANY(value))
@@ -98,29 +99,28 @@ append_component(StringInfo message, Datum component)
 Datum
 idemkit_effective_key(PG_FUNCTION_ARGS)
 {
-	Datum	   *components;
-	bool	   *nulls;
-	int			count;
+	Datum		  *components;
+	bool		  *nulls;
+	int			   count;
 	StringInfoData message;
-	bytea	   *hashed;
-	bytea	   *digest;
+	bytea		  *hashed;
+	bytea		  *digest;
 
 	if (PG_ARGISNULL(0))
 		ereport(ERROR,
 				(errcode(IDEMKIT_ERRCODE_NULL_ARGUMENT), errmsg("components must not be null")));
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), TEXTOID, -1, false, TYPALIGN_INT,
-					  &components, &nulls, &count);
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), TEXTOID, -1, false, TYPALIGN_INT, &components,
+					  &nulls, &count);
 	if (count == 0)
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT), errmsg("at least one component is needed")));
+		ereport(ERROR, (errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT),
+						errmsg("at least one component is needed")));
 
 	initStringInfo(&message);
 	for (int i = 0; i < count; i++)
 	{
 		if (nulls[i])
-			ereport(ERROR,
-					(errcode(IDEMKIT_ERRCODE_NULL_ARGUMENT),
-					 errmsg("component %d must not be null", i + 1)));
+			ereport(ERROR, (errcode(IDEMKIT_ERRCODE_NULL_ARGUMENT),
+							errmsg("component %d must not be null", i + 1)));
 		append_component(&message, components[i]);
 	}
 

@@ -51,7 +51,7 @@ static const LayoutColumn layout[] = {
 #define FIRST_ADDED_COLUMN 12
 
 /* Measured: docs/operations.md has the numbers and the command. */
-#define STORAGE_PARAMETERS \
+#define STORAGE_PARAMETERS                                                                        \
 	"fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000," \
 	" autovacuum_analyze_scale_factor = 0.05"
 
@@ -146,7 +146,7 @@ fault(char *what, char *mend)
 static Form_pg_attribute
 find_column(Relation table, const char *name)
 {
-	TupleDesc	tupdesc = RelationGetDescr(table);
+	TupleDesc tupdesc = RelationGetDescr(table);
 
 	for (int i = 0; i < tupdesc->natts; i++)
 	{
@@ -165,21 +165,21 @@ static IdemkitFault
 column_fault(Relation table, const LayoutColumn *wanted)
 {
 	Form_pg_attribute column = find_column(table, wanted->name);
-	char	   *name = idemkit_quoted_name(table);
+	char			 *name = idemkit_quoted_name(table);
 
 	if (column == NULL)
-		return fault(psprintf("Column \"%s\" is missing.", wanted->name),
-					 psprintf("ALTER TABLE %s ADD COLUMN %s %s", name, wanted->name,
-							  wanted->definition));
+		return fault(
+			psprintf("Column \"%s\" is missing.", wanted->name),
+			psprintf("ALTER TABLE %s ADD COLUMN %s %s", name, wanted->name, wanted->definition));
 	if (column->atttypid != wanted->type)
 		return fault(psprintf("Column \"%s\" has type %s instead of %s.", wanted->name,
 							  format_type_be(column->atttypid), format_type_be(wanted->type)),
 					 psprintf("ALTER TABLE %s ALTER COLUMN %s TYPE %s", name, wanted->name,
 							  format_type_be(wanted->type)));
 	if (column->attgenerated != '\0')
-		return fault(psprintf("Column \"%s\" is generated.", wanted->name),
-					 psprintf("ALTER TABLE %s ALTER COLUMN %s DROP EXPRESSION", name,
-							  wanted->name));
+		return fault(
+			psprintf("Column \"%s\" is generated.", wanted->name),
+			psprintf("ALTER TABLE %s ALTER COLUMN %s DROP EXPRESSION", name, wanted->name));
 	if (wanted->notnull && !column->attnotnull)
 		return fault(psprintf("Column \"%s\" is not marked NOT NULL.", wanted->name),
 					 psprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", name, wanted->name));
@@ -202,14 +202,14 @@ idemkit_column_number(Relation table, const char *name)
 static Oid
 find_index_on(Relation table, const char *column_name, bool unique)
 {
-	AttrNumber	column = idemkit_column_number(table, column_name);
-	List	   *indexes = RelationGetIndexList(table);
-	ListCell   *cell;
-	Oid			found = InvalidOid;
+	AttrNumber column = idemkit_column_number(table, column_name);
+	List	  *indexes = RelationGetIndexList(table);
+	ListCell  *cell;
+	Oid		   found = InvalidOid;
 
 	foreach(cell, indexes)
 	{
-		HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(lfirst_oid(cell)));
+		HeapTuple	  tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(lfirst_oid(cell)));
 		Form_pg_index index;
 
 		if (!HeapTupleIsValid(tuple))
@@ -240,13 +240,13 @@ idemkit_key_index(Relation table)
 bool
 idemkit_is_partial_index(Relation table, Oid index)
 {
-	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
-	bool		result;
+	HeapTuple tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	bool	  result;
 
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	result = ((Form_pg_index) GETSTRUCT(tuple))->indrelid == RelationGetRelid(table) &&
-		!heap_attisnull(tuple, Anum_pg_index_indpred, NULL);
+			 !heap_attisnull(tuple, Anum_pg_index_indpred, NULL);
 	ReleaseSysCache(tuple);
 	return result;
 }
@@ -275,7 +275,7 @@ idemkit_has_expiry_index(Relation table)
 static IdemkitFault
 find_fault(Relation table, int columns)
 {
-	char		kind = table->rd_rel->relkind;
+	char kind = table->rd_rel->relkind;
 
 	if (kind != RELKIND_RELATION && kind != RELKIND_PARTITIONED_TABLE)
 		return fault(pstrdup("It is not a table."), NULL);
@@ -287,12 +287,13 @@ find_fault(Relation table, int columns)
 			return found;
 	}
 	if (!get_collation_isdeterministic(find_column(table, "effective_key")->attcollation))
-		return fault(pstrdup("The collation of column \"effective_key\" makes different keys equal."),
-					 idemkit_set_collation_command(idemkit_quoted_name(table)));
+		return fault(
+			pstrdup("The collation of column \"effective_key\" makes different keys equal."),
+			idemkit_set_collation_command(idemkit_quoted_name(table)));
 	if (idemkit_key_index(table) == InvalidOid)
-		return fault(pstrdup("Column \"effective_key\" is not the primary key."),
-					 psprintf("ALTER TABLE %s ADD PRIMARY KEY (effective_key)",
-							  idemkit_quoted_name(table)));
+		return fault(
+			pstrdup("Column \"effective_key\" is not the primary key."),
+			psprintf("ALTER TABLE %s ADD PRIMARY KEY (effective_key)", idemkit_quoted_name(table)));
 	return fault(NULL, NULL);
 }
 
@@ -321,7 +322,7 @@ IdemkitFault
 idemkit_schema_fault(Relation table)
 {
 	IdemkitFault found = idemkit_layout_fault(table);
-	char	   *name = idemkit_quoted_name(table);
+	char		*name = idemkit_quoted_name(table);
 
 	if (found.what != NULL)
 		return found;

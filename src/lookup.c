@@ -58,9 +58,10 @@ static const char *const read_columns[IDEMKIT_READ_COLUMNS] = {
 static bool
 is_key_index(Oid index_oid, Oid collation)
 {
-	Relation	index = index_open(index_oid, AccessShareLock);
-	bool		result = index->rd_rel->relam == BTREE_AM_OID &&
-		index->rd_opfamily[0] == TEXT_BTREE_FAM_OID && index->rd_indcollation[0] == collation;
+	Relation index = index_open(index_oid, AccessShareLock);
+	bool	 result = index->rd_rel->relam == BTREE_AM_OID &&
+				  index->rd_opfamily[0] == TEXT_BTREE_FAM_OID &&
+				  index->rd_indcollation[0] == collation;
 
 	index_close(index, AccessShareLock);
 	return result;
@@ -73,7 +74,7 @@ is_key_index(Oid index_oid, Oid collation)
 void
 idemkit_prepare_lookup(IdemkitTable *table, Relation relation)
 {
-	Oid			index = idemkit_key_index(relation);
+	Oid index = idemkit_key_index(relation);
 
 	table->key_index = InvalidOid;
 	for (int i = 0; i < IDEMKIT_READ_COLUMNS; i++)
@@ -84,7 +85,7 @@ idemkit_prepare_lookup(IdemkitTable *table, Relation relation)
 		return;
 	table->key_collation =
 		TupleDescAttr(RelationGetDescr(relation), table->columns[IDEMKIT_EFFECTIVE_KEY] - 1)
-		->attcollation;
+			->attcollation;
 	if (is_key_index(index, table->key_collation))
 		table->key_index = index;
 }
@@ -97,7 +98,7 @@ static bool
 may_read(const IdemkitTable *table)
 {
 	return ExecutorCheckPerms_hook == NULL &&
-		pg_class_aclcheck(table->relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK;
+		   pg_class_aclcheck(table->relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK;
 }
 
 /*
@@ -106,9 +107,9 @@ may_read(const IdemkitTable *table)
 static void
 load_columns(const IdemkitTable *table, Relation relation, HeapTuple row, IdemkitRecord *record)
 {
-	TupleDesc	rowdesc = RelationGetDescr(relation);
-	Datum	   *values = palloc(rowdesc->natts * sizeof(Datum));
-	bool	   *nulls = palloc(rowdesc->natts * sizeof(bool));
+	TupleDesc rowdesc = RelationGetDescr(relation);
+	Datum	 *values = palloc(rowdesc->natts * sizeof(Datum));
+	bool	 *nulls = palloc(rowdesc->natts * sizeof(bool));
 
 	heap_deform_tuple(row, rowdesc, values, nulls);
 	for (int i = 0; i < IDEMKIT_READ_COLUMNS; i++)
@@ -155,8 +156,8 @@ search_index(const IdemkitTable *table, Relation relation, const text *key)
 bool
 idemkit_look_up(const IdemkitTable *table, const text *key, IdemkitRecord *record, bool *found)
 {
-	Relation	relation;
-	HeapTuple	row;
+	Relation  relation;
+	HeapTuple row;
 
 	if (table->key_index == InvalidOid || !may_read(table))
 		return false;

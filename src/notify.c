@@ -21,7 +21,7 @@
 void
 idemkit_announce(const text *key, bool awaited)
 {
-	char	   *payload;
+	char *payload;
 
 	if (idemkit_notify == IDEMKIT_NOTIFY_NEVER)
 		return;

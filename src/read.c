@@ -15,9 +15,9 @@ PG_FUNCTION_INFO_V1(idemkit_get);
 Datum
 idemkit_get(PG_FUNCTION_ARGS)
 {
-	text	   *key = idemkit_key_argument(fcinfo, 0);
+	text		 *key = idemkit_key_argument(fcinfo, 0);
 	IdemkitRecord record;
-	IdemkitRows rows;
+	IdemkitRows	  rows;
 
 	idemkit_begin_rows(fcinfo, &rows);
 	if (idemkit_read_record(idemkit_open_table(fcinfo, 1), key, &record))

@@ -31,9 +31,9 @@ idemkit_load_record(IdemkitRecord *record, const IdemkitResult *result, uint64 r
 bool
 idemkit_read_record(IdemkitTable *table, const text *key, IdemkitRecord *record)
 {
-	Datum		values[] = {PointerGetDatum(key)};
+	Datum		  values[] = {PointerGetDatum(key)};
 	IdemkitResult result;
-	bool		found;
+	bool		  found;
 
 	if (idemkit_look_up(table, key, record, &found))
 		return found;
@@ -70,10 +70,10 @@ idemkit_set_clock(IdemkitRecord *record, TimestampTz clock)
 Datum
 idemkit_form_result(FunctionCallInfo fcinfo, const Datum *values, const bool *nulls)
 {
-	Oid			type = get_func_rettype(fcinfo->flinfo->fn_oid);
-	TupleDesc	tupdesc = lookup_rowtype_tupdesc(type, -1);
-	HeapTuple	tuple = heap_form_tuple(tupdesc, (Datum *) values, (bool *) nulls);
-	Datum		result = HeapTupleGetDatum(tuple);
+	Oid		  type = get_func_rettype(fcinfo->flinfo->fn_oid);
+	TupleDesc tupdesc = lookup_rowtype_tupdesc(type, -1);
+	HeapTuple tuple = heap_form_tuple(tupdesc, (Datum *) values, (bool *) nulls);
+	Datum	  result = HeapTupleGetDatum(tuple);
 
 	ReleaseTupleDesc(tupdesc);
 	return result;
@@ -87,13 +87,12 @@ void
 idemkit_begin_rows(FunctionCallInfo fcinfo, IdemkitRows *rows)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	MemoryContext previous;
+	MemoryContext  previous;
 
 	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
 		(rsinfo->allowedModes & SFRM_Materialize) == 0 || rsinfo->expectedDesc == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("set-valued function called in context that cannot accept a set")));
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("set-valued function called in context that cannot accept a set")));
 
 	previous = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
 	rows->tupdesc = CreateTupleDescCopy(rsinfo->expectedDesc);

@@ -29,7 +29,7 @@
 static HTAB *tables = NULL;
 
 /* The extension's own table, or InvalidOid when it must be looked up. */
-static Oid	own_table = InvalidOid;
+static Oid own_table = InvalidOid;
 
 /* Plans to be freed at the end of the transaction, or NIL. */
 static List *retired_plans = NIL;
@@ -42,7 +42,7 @@ static void
 forget_relation(Datum arg, Oid relid)
 {
 	HASH_SEQ_STATUS scan;
-	IdemkitTable *table;
+	IdemkitTable   *table;
 
 	if (relid == InvalidOid || relid == own_table)
 		own_table = InvalidOid;
@@ -74,7 +74,7 @@ forget_names(Datum arg, int cacheid, uint32 hashvalue)
 static void
 free_retired_plans(XactEvent event, void *arg)
 {
-	ListCell   *cell;
+	ListCell *cell;
 
 	if (retired_plans == NIL ||
 		!(event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE))
@@ -91,14 +91,14 @@ free_retired_plans(XactEvent event, void *arg)
 void
 idemkit_watch_tables(void)
 {
-	HASHCTL		control;
+	HASHCTL control;
 
 	memset(&control, 0, sizeof(control));
 	control.keysize = sizeof(Oid);
 	control.entrysize = sizeof(IdemkitTable);
 	control.hcxt = TopMemoryContext;
-	tables = hash_create("idemkit records tables", 8, &control,
-						 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	tables =
+		hash_create("idemkit records tables", 8, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	CacheRegisterRelcacheCallback(forget_relation, (Datum) 0);
 	CacheRegisterSyscacheCallback(NAMESPACEOID, forget_names, (Datum) 0);
 	RegisterXactCallback(free_retired_plans, NULL);
@@ -138,9 +138,8 @@ idemkit_refuse_missing_table(Oid relid)
 		retire_plans(table);
 		hash_search(tables, &relid, HASH_REMOVE, NULL);
 	}
-	ereport(ERROR,
-			(errcode(IDEMKIT_ERRCODE_NO_TABLE),
-			 errmsg("records table with OID %u does not exist", relid)));
+	ereport(ERROR, (errcode(IDEMKIT_ERRCODE_NO_TABLE),
+					errmsg("records table with OID %u does not exist", relid)));
 }
 
 /*
@@ -149,7 +148,7 @@ idemkit_refuse_missing_table(Oid relid)
 static IdemkitTable *
 find_entry(Oid relid)
 {
-	bool		found;
+	bool		  found;
 	IdemkitTable *table = hash_search(tables, &relid, HASH_ENTER, &found);
 
 	if (!found)
@@ -170,10 +169,10 @@ find_entry(Oid relid)
 static IdemkitTable *
 check_table(Oid relid)
 {
-	Relation	relation = try_relation_open(relid, AccessShareLock);
+	Relation	  relation = try_relation_open(relid, AccessShareLock);
 	IdemkitTable *table;
-	IdemkitFault fault;
-	char	   *name;
+	IdemkitFault  fault;
+	char		 *name;
 
 	if (relation == NULL)
 		idemkit_refuse_missing_table(relid);
@@ -185,11 +184,10 @@ check_table(Oid relid)
 	if (fault.what != NULL)
 	{
 		table->checked = false;
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_NOT_RECORDS),
-				 errmsg("\"%s\" is not a records table", RelationGetRelationName(relation)),
-				 errdetail_internal("%s", fault.what),
-				 errhint("Make or adopt a records table with idemkit_create_table().")));
+		ereport(ERROR, (errcode(IDEMKIT_ERRCODE_NOT_RECORDS),
+						errmsg("\"%s\" is not a records table", RelationGetRelationName(relation)),
+						errdetail_internal("%s", fault.what),
+						errhint("Make or adopt a records table with idemkit_create_table().")));
 	}
 
 	idemkit_prepare_lookup(table, relation);
@@ -210,17 +208,17 @@ check_table(Oid relid)
 static void
 check_extension(void)
 {
-	char	   *version;
-	Oid			found = idemkit_find_extension(&version);
+	char *version;
+	Oid	  found = idemkit_find_extension(&version);
 
 	if (strcmp(version, IDEMKIT_EXTENSION_VERSION) != 0)
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_WRONG_VERSION),
-				 errmsg("library of idemkit %s does not fit the installed SQL objects of version %s",
-						IDEMKIT_EXTENSION_VERSION,
-						version),
-				 errhint("Run: ALTER EXTENSION idemkit UPDATE TO '%s'; and connect again.",
-						 IDEMKIT_EXTENSION_VERSION)));
+		ereport(
+			ERROR,
+			(errcode(IDEMKIT_ERRCODE_WRONG_VERSION),
+			 errmsg("library of idemkit %s does not fit the installed SQL objects of version %s",
+					IDEMKIT_EXTENSION_VERSION, version),
+			 errhint("Run: ALTER EXTENSION idemkit UPDATE TO '%s'; and connect again.",
+					 IDEMKIT_EXTENSION_VERSION)));
 	own_table = found;
 }
 
@@ -246,7 +244,7 @@ idemkit_table_argument(FunctionCallInfo fcinfo, int argno)
 IdemkitTable *
 idemkit_open_table(FunctionCallInfo fcinfo, int argno)
 {
-	Oid			relid = idemkit_table_argument(fcinfo, argno);
+	Oid			  relid = idemkit_table_argument(fcinfo, argno);
 	IdemkitTable *table = hash_search(tables, &relid, HASH_FIND, NULL);
 
 	if (table != NULL && table->checked)

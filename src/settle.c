@@ -44,7 +44,7 @@ enum
 static void
 check_response_size(Datum headers, bool headers_null, Datum body, bool body_null)
 {
-	Size		size = 0;
+	Size size = 0;
 
 	if (idemkit_max_response_bytes == 0)
 		return;
@@ -52,7 +52,7 @@ check_response_size(Datum headers, bool headers_null, Datum body, bool body_null
 		size = toast_raw_datum_size(body) - VARHDRSZ;
 	if (!headers_null)
 	{
-		Jsonb	   *object = DatumGetJsonbP(headers);
+		Jsonb *object = DatumGetJsonbP(headers);
 
 		size += strlen(JsonbToCString(NULL, &object->root, VARSIZE(object)));
 	}
@@ -71,9 +71,8 @@ void
 idemkit_check_response(Datum headers, bool headers_null, Datum body, bool body_null)
 {
 	if (!headers_null && !idemkit_is_object(headers))
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT),
-				 errmsg("response_headers must be a JSON object or null")));
+		ereport(ERROR, (errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT),
+						errmsg("response_headers must be a JSON object or null")));
 	check_response_size(headers, headers_null, body, body_null);
 }
 
@@ -101,13 +100,13 @@ announce_end(const text *key, IdemkitResult result)
 Datum
 idemkit_complete(PG_FUNCTION_ARGS)
 {
-	text	   *key = idemkit_key_argument(fcinfo, ARG_KEY);
-	text	   *token = idemkit_text_argument(fcinfo, ARG_TOKEN, "claim_token");
-	int64		retention =
+	text *key = idemkit_key_argument(fcinfo, ARG_KEY);
+	text *token = idemkit_text_argument(fcinfo, ARG_TOKEN, "claim_token");
+	int64 retention =
 		idemkit_duration_argument(fcinfo, COMPLETE_EXPIRES_AFTER, "expires_after_seconds");
 	IdemkitTable *table;
-	TimestampTz clock;
-	bool		done;
+	TimestampTz	  clock;
+	bool		  done;
 
 	idemkit_check_response(PG_GETARG_DATUM(COMPLETE_HEADERS), PG_ARGISNULL(COMPLETE_HEADERS),
 						   PG_GETARG_DATUM(COMPLETE_BODY), PG_ARGISNULL(COMPLETE_BODY));
@@ -115,7 +114,7 @@ idemkit_complete(PG_FUNCTION_ARGS)
 	table = idemkit_open_table(fcinfo, COMPLETE_RECORDS);
 	clock = idemkit_clock();
 	{
-		Datum		values[] = {
+		Datum values[] = {
 			PointerGetDatum(key),
 			PointerGetDatum(token),
 			TimestampTzGetDatum(clock),
@@ -124,7 +123,7 @@ idemkit_complete(PG_FUNCTION_ARGS)
 			PG_GETARG_DATUM(COMPLETE_HEADERS),
 			PG_GETARG_DATUM(COMPLETE_BODY),
 		};
-		char		nulls[] = {
+		char nulls[] = {
 			' ',
 			' ',
 			' ',
@@ -154,7 +153,7 @@ idemkit_complete(PG_FUNCTION_ARGS)
 static IdemkitResult
 release_keeping_attempts(IdemkitTable *table, text *key, text *token)
 {
-	Datum		values[] = {
+	Datum values[] = {
 		PointerGetDatum(key),
 		PointerGetDatum(token),
 		TimestampTzGetDatum(idemkit_clock() - 1),
@@ -174,15 +173,13 @@ release_keeping_attempts(IdemkitTable *table, text *key, text *token)
 Datum
 idemkit_release(PG_FUNCTION_ARGS)
 {
-	text	   *key = idemkit_key_argument(fcinfo, ARG_KEY);
-	text	   *token = idemkit_text_argument(fcinfo, ARG_TOKEN, "claim_token");
-	bool		keep_attempts =
-		idemkit_bool_argument(fcinfo, RELEASE_KEEP_ATTEMPTS, "keep_attempts");
+	text *key = idemkit_key_argument(fcinfo, ARG_KEY);
+	text *token = idemkit_text_argument(fcinfo, ARG_TOKEN, "claim_token");
+	bool  keep_attempts = idemkit_bool_argument(fcinfo, RELEASE_KEEP_ATTEMPTS, "keep_attempts");
 	IdemkitTable *table = idemkit_open_table(fcinfo, RELEASE_RECORDS);
-	Datum		values[] = {PointerGetDatum(key), PointerGetDatum(token)};
-	IdemkitResult result = keep_attempts
-		? release_keeping_attempts(table, key, token)
-		: idemkit_execute(table, IDEMKIT_RELEASE, values, NULL);
+	Datum		  values[] = {PointerGetDatum(key), PointerGetDatum(token)};
+	IdemkitResult result = keep_attempts ? release_keeping_attempts(table, key, token)
+										 : idemkit_execute(table, IDEMKIT_RELEASE, values, NULL);
 
 	PG_RETURN_BOOL(announce_end(key, result));
 }
@@ -197,19 +194,19 @@ idemkit_release(PG_FUNCTION_ARGS)
 Datum
 idemkit_renew(PG_FUNCTION_ARGS)
 {
-	text	   *key = idemkit_key_argument(fcinfo, ARG_KEY);
-	text	   *token = idemkit_text_argument(fcinfo, ARG_TOKEN, "claim_token");
-	int64		lease = idemkit_lease_argument(fcinfo, RENEW_LEASE);
+	text		 *key = idemkit_key_argument(fcinfo, ARG_KEY);
+	text		 *token = idemkit_text_argument(fcinfo, ARG_TOKEN, "claim_token");
+	int64		  lease = idemkit_lease_argument(fcinfo, RENEW_LEASE);
 	IdemkitTable *table;
-	TimestampTz clock;
-	bool		done;
+	TimestampTz	  clock;
+	bool		  done;
 
 	table = idemkit_open_table(fcinfo, RENEW_RECORDS);
 	clock = idemkit_clock();
 	/* Once is enough, but for a wait; the second time the row is ours. */
 	do
 	{
-		Datum		values[] = {
+		Datum values[] = {
 			PointerGetDatum(key),
 			PointerGetDatum(token),
 			TimestampTzGetDatum(clock + lease),
@@ -232,21 +229,19 @@ idemkit_renew(PG_FUNCTION_ARGS)
 Datum
 idemkit_guard(PG_FUNCTION_ARGS)
 {
-	text	   *key = idemkit_key_argument(fcinfo, ARG_KEY);
-	text	   *token = idemkit_text_argument(fcinfo, ARG_TOKEN, "claim_token");
-	Datum		values[] = {PointerGetDatum(key), PointerGetDatum(token)};
+	text		 *key = idemkit_key_argument(fcinfo, ARG_KEY);
+	text		 *token = idemkit_text_argument(fcinfo, ARG_TOKEN, "claim_token");
+	Datum		  values[] = {PointerGetDatum(key), PointerGetDatum(token)};
 	IdemkitTable *table = idemkit_open_table(fcinfo, GUARD_RECORDS);
 	IdemkitResult result = idemkit_execute(table, IDEMKIT_GUARD, values, NULL);
 
 	if (result.count == 0)
 		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_CLAIM_LOST),
-				 errmsg("claim is not held with this token"),
+				(errcode(IDEMKIT_ERRCODE_CLAIM_LOST), errmsg("claim is not held with this token"),
 				 errdetail("It was completed, released or taken over, or there never was one.")));
 	if (DatumGetTimestampTz(idemkit_result_value(&result, 0, 1)) < idemkit_clock())
 		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_CLAIM_LOST),
-				 errmsg("lease of the claim has run out"),
+				(errcode(IDEMKIT_ERRCODE_CLAIM_LOST), errmsg("lease of the claim has run out"),
 				 errhint("Renew the claim with idemkit_renew() before its lease ends.")));
 	PG_RETURN_VOID();
 }

@@ -39,13 +39,13 @@
 
 typedef struct StatementText
 {
-	const char *text;			/* %s stands for the records table */
+	const char *text; /* %s stands for the records table */
 	int			nargs;
 	Oid			argtypes[MAX_ARGUMENTS];
 } StatementText;
 
-#define EQUALS "OPERATOR(pg_catalog.=)"
-#define BEFORE "OPERATOR(pg_catalog.<)"
+#define EQUALS	   "OPERATOR(pg_catalog.=)"
+#define BEFORE	   "OPERATOR(pg_catalog.<)"
 #define NOT_BEFORE "OPERATOR(pg_catalog.>=)"
 
 /* The row is the claim of that token.  $1 is the key, $2 the token. */
@@ -53,18 +53,18 @@ typedef struct StatementText
 	"r.effective_key " EQUALS " $1 AND r.claim_token " EQUALS " $2 AND r.state " EQUALS " 'CLAIMED'"
 
 /* The same for a set of keys and tokens. */
-#define OWNED_CLAIM_OF(set) \
+#define OWNED_CLAIM_OF(set)                            \
 	"r.effective_key " EQUALS " " set ".effective_key" \
 	" AND r.claim_token " EQUALS " " set ".claim_token AND r.state " EQUALS " 'CLAIMED'"
 
 /* $1 is the clock. */
-#define CLAIMED "r.state " EQUALS " 'CLAIMED'"
+#define CLAIMED	  "r.state " EQUALS " 'CLAIMED'"
 #define COMPLETED "r.state " EQUALS " 'COMPLETED'"
-#define OVER "r.lease_until " BEFORE " $1"
+#define OVER	  "r.lease_until " BEFORE " $1"
 
 /* The columns idemkit_load_record() expects. */
-#define RECORD_COLUMNS \
-	"r.effective_key, r.state, r.fingerprint, r.fingerprint_version, r.claim_token," \
+#define RECORD_COLUMNS                                                                     \
+	"r.effective_key, r.state, r.fingerprint, r.fingerprint_version, r.claim_token,"       \
 	" r.claimed_at, r.lease_until, r.completed_at, r.response_status, r.response_headers," \
 	" r.response_body, r.attempts, r.schema_version"
 
@@ -73,213 +73,213 @@ typedef struct StatementText
  * passing over rows that others hold, then delete what was locked.  Locking
  * checks the condition again on the newest version of a row.
  */
-#define VACUUM(condition) \
+#define VACUUM(condition)                                                                \
 	"WITH expired AS MATERIALIZED (SELECT r.effective_key FROM %s AS r WHERE " condition \
-	" AND r.lease_until " NOT_BEFORE " $4" \
-	" ORDER BY r.lease_until LIMIT $3 FOR UPDATE OF r SKIP LOCKED)," \
-	" removed AS (DELETE FROM %s AS r USING expired AS e" \
-	" WHERE r.effective_key " EQUALS " e.effective_key RETURNING r.lease_until)" \
-	" SELECT pg_catalog.count(*)," \
+	" AND r.lease_until " NOT_BEFORE " $4"                                               \
+	" ORDER BY r.lease_until LIMIT $3 FOR UPDATE OF r SKIP LOCKED),"                     \
+	" removed AS (DELETE FROM %s AS r USING expired AS e"                                \
+	" WHERE r.effective_key " EQUALS " e.effective_key RETURNING r.lease_until)"         \
+	" SELECT pg_catalog.count(*),"                                                       \
 	" COALESCE(pg_catalog.max(d.lease_until), '-infinity') FROM removed AS d"
 
 /* $1 is the clock, $2 the clock less the grace of lapsed claims. */
-#define EXPIRED \
+#define EXPIRED                                                       \
 	"r.lease_until " BEFORE " $1 AND (r.state " EQUALS " 'COMPLETED'" \
 	" OR (r.state " EQUALS " 'CLAIMED' AND r.lease_until " BEFORE " $2))"
 
+/* clang-format off: one statement reads as one block */
 static const StatementText statements[] = {
 	/* key -> the row */
-	[IDEMKIT_READ] = {
-		"SELECT " RECORD_COLUMNS " FROM %s AS r WHERE r.effective_key " EQUALS " $1",
-		1, {TEXTOID}
-	},
+	[IDEMKIT_READ] = {"SELECT " RECORD_COLUMNS " FROM %s AS r WHERE r.effective_key " EQUALS " $1",
+					  1,
+					  {TEXTOID}},
 
 	/* key, fingerprint, version, token, claimed_at, lease_until */
-	[IDEMKIT_INSERT_CLAIM] = {
-		"INSERT INTO %s AS r (effective_key, state, fingerprint, fingerprint_version, claim_token,"
-		" claimed_at, lease_until, schema_version, awaited, attempts)"
-		" VALUES ($1, 'CLAIMED', $2, $3, $4, $5, $6, 1, false, 1)"
-		" ON CONFLICT (effective_key) DO NOTHING",
-		6, {TEXTOID, TEXTOID, INT4OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
-	},
+	[IDEMKIT_INSERT_CLAIM] =
+		{"INSERT INTO %s AS r (effective_key, state, fingerprint, fingerprint_version, claim_token,"
+		 " claimed_at, lease_until, schema_version, awaited, attempts)"
+		 " VALUES ($1, 'CLAIMED', $2, $3, $4, $5, $6, 1, false, 1)"
+		 " ON CONFLICT (effective_key) DO NOTHING",
+		 6,
+		 {TEXTOID, TEXTOID, INT4OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}},
 
 	/* as above, then attempts; token, state and lease_until as they were seen */
-	[IDEMKIT_TAKE_OVER] = {
-		"UPDATE %s AS r SET state = 'CLAIMED', fingerprint = $2, fingerprint_version = $3,"
-		" claim_token = $4, claimed_at = $5, lease_until = $6, completed_at = NULL,"
-		" response_status = NULL, response_headers = NULL, response_body = NULL,"
-		" schema_version = 1, awaited = false, attempts = $7"
-		" WHERE r.effective_key " EQUALS " $1 AND r.claim_token " EQUALS " $8"
-		" AND r.state " EQUALS " $9 AND r.lease_until " EQUALS " $10",
-		10, {TEXTOID, TEXTOID, INT4OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID,
-			TEXTOID, TEXTOID, TIMESTAMPTZOID}
-	},
+	[IDEMKIT_TAKE_OVER] =
+		{"UPDATE %s AS r SET state = 'CLAIMED', fingerprint = $2, fingerprint_version = $3,"
+		 " claim_token = $4, claimed_at = $5, lease_until = $6, completed_at = NULL,"
+		 " response_status = NULL, response_headers = NULL, response_body = NULL,"
+		 " schema_version = 1, awaited = false, attempts = $7"
+		 " WHERE r.effective_key " EQUALS " $1 AND r.claim_token " EQUALS " $8"
+		 " AND r.state " EQUALS " $9 AND r.lease_until " EQUALS " $10",
+		 10,
+		 {TEXTOID, TEXTOID, INT4OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, TEXTOID,
+		  TEXTOID, TIMESTAMPTZOID}},
 
 	/* key, token, claimed_at, lease_until */
-	[IDEMKIT_RESTAMP_CLAIM] = {
-		"UPDATE %s AS r SET claimed_at = $3, lease_until = $4 WHERE " OWNED_CLAIM,
-		4, {TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
-	},
+	[IDEMKIT_RESTAMP_CLAIM] =
+		{"UPDATE %s AS r SET claimed_at = $3, lease_until = $4 WHERE " OWNED_CLAIM,
+		 4,
+		 {TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}},
 
 	/* key, token, completed_at, lease_until, status, headers, body -> awaited */
-	[IDEMKIT_COMPLETE] = {
-		"UPDATE %s AS r SET state = 'COMPLETED', completed_at = $3, lease_until = $4,"
-		" response_status = $5, response_headers = $6, response_body = $7"
-		" WHERE " OWNED_CLAIM " RETURNING r.awaited",
-		7, {TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, JSONBOID, BYTEAOID}
-	},
+	[IDEMKIT_COMPLETE] =
+		{"UPDATE %s AS r SET state = 'COMPLETED', completed_at = $3, lease_until = $4,"
+		 " response_status = $5, response_headers = $6, response_body = $7"
+		 " WHERE " OWNED_CLAIM " RETURNING r.awaited",
+		 7,
+		 {TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, JSONBOID, BYTEAOID}},
 
 	/* key, token, completed_at, lease_until */
-	[IDEMKIT_RESTAMP_RESULT] = {
-		"UPDATE %s AS r SET completed_at = $3, lease_until = $4"
-		" WHERE r.effective_key " EQUALS " $1 AND r.claim_token " EQUALS " $2"
-		" AND r.state " EQUALS " 'COMPLETED'",
-		4, {TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
-	},
+	[IDEMKIT_RESTAMP_RESULT] = {"UPDATE %s AS r SET completed_at = $3, lease_until = $4"
+								" WHERE r.effective_key " EQUALS " $1 AND r.claim_token " EQUALS
+								" $2"
+								" AND r.state " EQUALS " 'COMPLETED'",
+								4,
+								{TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}},
 
 	/* key, token -> awaited */
-	[IDEMKIT_RELEASE] = {
-		"DELETE FROM %s AS r WHERE " OWNED_CLAIM " RETURNING r.awaited",
-		2, {TEXTOID, TEXTOID}
-	},
+	[IDEMKIT_RELEASE] = {"DELETE FROM %s AS r WHERE " OWNED_CLAIM " RETURNING r.awaited",
+						 2,
+						 {TEXTOID, TEXTOID}},
 
 	/* key, token, lease_until, a token nobody has -> awaited */
-	[IDEMKIT_RELEASE_KEEPING] = {
-		"UPDATE %s AS r SET lease_until = $3, claim_token = $4 WHERE " OWNED_CLAIM
-		" RETURNING r.awaited",
-		4, {TEXTOID, TEXTOID, TIMESTAMPTZOID, TEXTOID}
-	},
+	[IDEMKIT_RELEASE_KEEPING] =
+		{"UPDATE %s AS r SET lease_until = $3, claim_token = $4 WHERE " OWNED_CLAIM
+		 " RETURNING r.awaited",
+		 4,
+		 {TEXTOID, TEXTOID, TIMESTAMPTZOID, TEXTOID}},
 
 	/* key, token, lease_until */
-	[IDEMKIT_RENEW] = {
-		"UPDATE %s AS r SET lease_until = $3 WHERE " OWNED_CLAIM,
-		3, {TEXTOID, TEXTOID, TIMESTAMPTZOID}
-	},
+	[IDEMKIT_RENEW] = {"UPDATE %s AS r SET lease_until = $3 WHERE " OWNED_CLAIM,
+					   3,
+					   {TEXTOID, TEXTOID, TIMESTAMPTZOID}},
 
 	/* key, token -> lease_until */
-	[IDEMKIT_GUARD] = {
-		"SELECT r.lease_until FROM %s AS r WHERE " OWNED_CLAIM " FOR NO KEY UPDATE OF r",
-		2, {TEXTOID, TEXTOID}
-	},
+	[IDEMKIT_GUARD] = {"SELECT r.lease_until FROM %s AS r WHERE " OWNED_CLAIM
+					   " FOR NO KEY UPDATE OF r",
+					   2,
+					   {TEXTOID, TEXTOID}},
 
 	/*
 	 * clock, clock less grace, limit or null, lease_until to begin with ->
 	 * number of rows, latest lease_until among them
 	 */
-	[IDEMKIT_VACUUM] = {
-		VACUUM(EXPIRED),
-		4, {TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID}
-	},
+	[IDEMKIT_VACUUM] = {VACUUM(EXPIRED),
+						4,
+						{TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID}},
 
 	/* as above, then the oldest completed_at to keep */
-	[IDEMKIT_VACUUM_BY_AGE] = {
-		VACUUM("(" EXPIRED " OR (r.state " EQUALS " 'COMPLETED' AND r.completed_at " BEFORE " $5))"),
-		5, {TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID}
-	},
+	[IDEMKIT_VACUUM_BY_AGE] = {VACUUM("(" EXPIRED " OR (r.state " EQUALS
+									  " 'COMPLETED' AND r.completed_at " BEFORE " $5))"),
+							   5,
+							   {TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID,
+								TIMESTAMPTZOID}},
 
 	/* keys in order, clock */
-	[IDEMKIT_MARK_AWAITED] = {
-		"UPDATE %s AS r SET awaited = true FROM pg_catalog.unnest($1) AS k(effective_key)"
-		" WHERE r.effective_key " EQUALS " k.effective_key AND r.state " EQUALS " 'CLAIMED'"
-		" AND r.lease_until " NOT_BEFORE " $2 AND NOT r.awaited",
-		2, {TEXTARRAYOID, TIMESTAMPTZOID}
-	},
+	[IDEMKIT_MARK_AWAITED] =
+		{"UPDATE %s AS r SET awaited = true FROM pg_catalog.unnest($1) AS k(effective_key)"
+		 " WHERE r.effective_key " EQUALS " k.effective_key AND r.state " EQUALS " 'CLAIMED'"
+		 " AND r.lease_until " NOT_BEFORE " $2 AND NOT r.awaited",
+		 2,
+		 {TEXTARRAYOID, TIMESTAMPTZOID}},
 
 	/* keys in order -> the rows */
-	[IDEMKIT_READ_MANY] = {
-		"SELECT " RECORD_COLUMNS " FROM pg_catalog.unnest($1) AS k(effective_key)"
-		" JOIN %s AS r ON r.effective_key " EQUALS " k.effective_key",
-		1, {TEXTARRAYOID}
-	},
+	[IDEMKIT_READ_MANY] = {"SELECT " RECORD_COLUMNS
+						   " FROM pg_catalog.unnest($1) AS k(effective_key)"
+						   " JOIN %s AS r ON r.effective_key " EQUALS " k.effective_key",
+						   1,
+						   {TEXTARRAYOID}},
 
 	/* keys in order, fingerprints, version, tokens, claimed_at, lease_until -> keys */
-	[IDEMKIT_INSERT_CLAIMS] = {
-		"INSERT INTO %s AS r (effective_key, state, fingerprint, fingerprint_version, claim_token,"
-		" claimed_at, lease_until, schema_version, awaited, attempts)"
-		" SELECT k.effective_key, 'CLAIMED', k.fingerprint, $3, k.claim_token, $5, $6, 1, false, 1"
-		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($4))"
-		" AS k(effective_key, fingerprint, claim_token)"
-		" ON CONFLICT (effective_key) DO NOTHING RETURNING r.effective_key",
-		6, {TEXTARRAYOID, TEXTARRAYOID, INT4OID, TEXTARRAYOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
-	},
+	[IDEMKIT_INSERT_CLAIMS] =
+		{"INSERT INTO %s AS r (effective_key, state, fingerprint, fingerprint_version, claim_token,"
+		 " claimed_at, lease_until, schema_version, awaited, attempts)"
+		 " SELECT k.effective_key, 'CLAIMED', k.fingerprint, $3, k.claim_token, $5, $6, 1, false, 1"
+		 " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($4))"
+		 " AS k(effective_key, fingerprint, claim_token)"
+		 " ON CONFLICT (effective_key) DO NOTHING RETURNING r.effective_key",
+		 6,
+		 {TEXTARRAYOID, TEXTARRAYOID, INT4OID, TEXTARRAYOID, TIMESTAMPTZOID, TIMESTAMPTZOID}},
 
 	/*
 	 * keys in order, fingerprints, version, tokens, claimed_at, lease_until,
 	 * attempts; tokens, states and lease_until as they were seen -> keys
 	 */
-	[IDEMKIT_TAKE_OVER_MANY] = {
-		"UPDATE %s AS r SET state = 'CLAIMED', fingerprint = k.fingerprint,"
-		" fingerprint_version = $3, claim_token = k.claim_token, claimed_at = k.claimed_at,"
-		" lease_until = $6, completed_at = NULL, response_status = NULL, response_headers = NULL,"
-		" response_body = NULL, schema_version = 1, awaited = false, attempts = k.attempts"
-		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($4),"
-		" pg_catalog.unnest($5), pg_catalog.unnest($7), pg_catalog.unnest($8),"
-		" pg_catalog.unnest($9), pg_catalog.unnest($10))"
-		" AS k(effective_key, fingerprint, claim_token, claimed_at, attempts, seen_token,"
-		" seen_state, seen_lease_until)"
-		" WHERE r.effective_key " EQUALS " k.effective_key AND r.claim_token " EQUALS " k.seen_token"
-		" AND r.state " EQUALS " k.seen_state AND r.lease_until " EQUALS " k.seen_lease_until"
-		" RETURNING r.effective_key",
-		10, {TEXTARRAYOID, TEXTARRAYOID, INT4OID, TEXTARRAYOID, TIMESTAMPTZARRAYOID,
-			TIMESTAMPTZOID, INT4ARRAYOID, TEXTARRAYOID, TEXTARRAYOID, TIMESTAMPTZARRAYOID}
-	},
+	[IDEMKIT_TAKE_OVER_MANY] =
+		{"UPDATE %s AS r SET state = 'CLAIMED', fingerprint = k.fingerprint,"
+		 " fingerprint_version = $3, claim_token = k.claim_token, claimed_at = k.claimed_at,"
+		 " lease_until = $6, completed_at = NULL, response_status = NULL, response_headers = NULL,"
+		 " response_body = NULL, schema_version = 1, awaited = false, attempts = k.attempts"
+		 " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($4),"
+		 " pg_catalog.unnest($5), pg_catalog.unnest($7), pg_catalog.unnest($8),"
+		 " pg_catalog.unnest($9), pg_catalog.unnest($10))"
+		 " AS k(effective_key, fingerprint, claim_token, claimed_at, attempts, seen_token,"
+		 " seen_state, seen_lease_until)"
+		 " WHERE r.effective_key " EQUALS " k.effective_key AND r.claim_token " EQUALS
+		 " k.seen_token"
+		 " AND r.state " EQUALS " k.seen_state AND r.lease_until " EQUALS " k.seen_lease_until"
+		 " RETURNING r.effective_key",
+		 10,
+		 {TEXTARRAYOID, TEXTARRAYOID, INT4OID, TEXTARRAYOID, TIMESTAMPTZARRAYOID, TIMESTAMPTZOID,
+		  INT4ARRAYOID, TEXTARRAYOID, TEXTARRAYOID, TIMESTAMPTZARRAYOID}},
 
 	/* keys in order, tokens, claimed_at, lease_until */
-	[IDEMKIT_RESTAMP_CLAIMS] = {
-		"UPDATE %s AS r SET claimed_at = k.claimed_at, lease_until = $4"
-		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))"
-		" AS k(effective_key, claim_token, claimed_at)"
-		" WHERE " OWNED_CLAIM_OF("k"),
-		4, {TEXTARRAYOID, TEXTARRAYOID, TIMESTAMPTZARRAYOID, TIMESTAMPTZOID}
-	},
+	[IDEMKIT_RESTAMP_CLAIMS] =
+		{"UPDATE %s AS r SET claimed_at = k.claimed_at, lease_until = $4"
+		 " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3))"
+		 " AS k(effective_key, claim_token, claimed_at)"
+		 " WHERE " OWNED_CLAIM_OF("k"),
+		 4,
+		 {TEXTARRAYOID, TEXTARRAYOID, TIMESTAMPTZARRAYOID, TIMESTAMPTZOID}},
 
 	/*
 	 * keys in order, tokens, completed_at, lease_until, statuses, headers,
 	 * bodies, positions -> position, awaited
 	 */
-	[IDEMKIT_COMPLETE_MANY] = {
-		"UPDATE %s AS r SET state = 'COMPLETED', completed_at = $3, lease_until = $4,"
-		" response_status = k.response_status, response_headers = k.response_headers,"
-		" response_body = k.response_body"
-		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($5),"
-		" pg_catalog.unnest($6), pg_catalog.unnest($7), pg_catalog.unnest($8))"
-		" AS k(effective_key, claim_token, response_status, response_headers, response_body,"
-		" \"position\")"
-		" WHERE " OWNED_CLAIM_OF("k") " RETURNING k.\"position\", r.awaited",
-		8, {TEXTARRAYOID, TEXTARRAYOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4ARRAYOID,
-			JSONBARRAYOID, BYTEAARRAYOID, INT4ARRAYOID}
-	},
+	[IDEMKIT_COMPLETE_MANY] =
+		{"UPDATE %s AS r SET state = 'COMPLETED', completed_at = $3, lease_until = $4,"
+		 " response_status = k.response_status, response_headers = k.response_headers,"
+		 " response_body = k.response_body"
+		 " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($5),"
+		 " pg_catalog.unnest($6), pg_catalog.unnest($7), pg_catalog.unnest($8))"
+		 " AS k(effective_key, claim_token, response_status, response_headers, response_body,"
+		 " \"position\")"
+		 " WHERE " OWNED_CLAIM_OF("k") " RETURNING k.\"position\", r.awaited",
+		 8,
+		 {TEXTARRAYOID, TEXTARRAYOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4ARRAYOID, JSONBARRAYOID,
+		  BYTEAARRAYOID, INT4ARRAYOID}},
 
 	/* keys in order, tokens, completed_at, lease_until */
-	[IDEMKIT_RESTAMP_RESULTS] = {
-		"UPDATE %s AS r SET completed_at = $3, lease_until = $4"
-		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2))"
-		" AS k(effective_key, claim_token)"
-		" WHERE r.effective_key " EQUALS " k.effective_key"
-		" AND r.claim_token " EQUALS " k.claim_token AND r.state " EQUALS " 'COMPLETED'",
-		4, {TEXTARRAYOID, TEXTARRAYOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
-	},
+	[IDEMKIT_RESTAMP_RESULTS] = {"UPDATE %s AS r SET completed_at = $3, lease_until = $4"
+								 " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2))"
+								 " AS k(effective_key, claim_token)"
+								 " WHERE r.effective_key " EQUALS " k.effective_key"
+								 " AND r.claim_token " EQUALS " k.claim_token AND r.state " EQUALS
+								 " 'COMPLETED'",
+								 4,
+								 {TEXTARRAYOID, TEXTARRAYOID, TIMESTAMPTZOID, TIMESTAMPTZOID}},
 
 	/* clock, percentage of the pages to read, table -> columns of idemkit_stats */
-	[IDEMKIT_COUNT_RECORDS] = {
-		"SELECT pg_catalog.count(*) FILTER (WHERE " CLAIMED " AND NOT " OVER "),"
-		" pg_catalog.count(*) FILTER (WHERE " CLAIMED " AND " OVER "),"
-		" pg_catalog.count(*) FILTER (WHERE " COMPLETED " AND NOT " OVER "),"
-		" pg_catalog.count(*) FILTER (WHERE " COMPLETED " AND " OVER "),"
-		" pg_catalog.min(r.claimed_at) FILTER (WHERE " CLAIMED " AND NOT " OVER "),"
-		" pg_catalog.min(r.lease_until) FILTER (WHERE " CLAIMED " AND " OVER "),"
-		" pg_catalog.min(r.completed_at) FILTER (WHERE " COMPLETED " AND NOT " OVER "),"
-		" pg_catalog.min(r.lease_until) FILTER (WHERE " COMPLETED " AND " OVER "),"
-		" pg_catalog.max(r.attempts),"
-		" pg_catalog.pg_relation_size($3), pg_catalog.pg_indexes_size($3),"
-		" COALESCE((SELECT pg_catalog.pg_total_relation_size(c.reltoastrelid)"
-		" FROM pg_catalog.pg_class AS c WHERE c.oid " EQUALS " $3"
-		" AND c.reltoastrelid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid), 0),"
-		" pg_catalog.pg_stat_get_dead_tuples($3), pg_catalog.pg_notification_queue_usage()"
-		" FROM %s AS r TABLESAMPLE pg_catalog.system($2)",
-		3, {TIMESTAMPTZOID, FLOAT4OID, REGCLASSOID}
-	},
+	[IDEMKIT_COUNT_RECORDS] =
+		{"SELECT pg_catalog.count(*) FILTER (WHERE " CLAIMED " AND NOT " OVER "),"
+		 " pg_catalog.count(*) FILTER (WHERE " CLAIMED " AND " OVER "),"
+		 " pg_catalog.count(*) FILTER (WHERE " COMPLETED " AND NOT " OVER "),"
+		 " pg_catalog.count(*) FILTER (WHERE " COMPLETED " AND " OVER "),"
+		 " pg_catalog.min(r.claimed_at) FILTER (WHERE " CLAIMED " AND NOT " OVER "),"
+		 " pg_catalog.min(r.lease_until) FILTER (WHERE " CLAIMED " AND " OVER "),"
+		 " pg_catalog.min(r.completed_at) FILTER (WHERE " COMPLETED " AND NOT " OVER "),"
+		 " pg_catalog.min(r.lease_until) FILTER (WHERE " COMPLETED " AND " OVER "),"
+		 " pg_catalog.max(r.attempts),"
+		 " pg_catalog.pg_relation_size($3), pg_catalog.pg_indexes_size($3),"
+		 " COALESCE((SELECT pg_catalog.pg_total_relation_size(c.reltoastrelid)"
+		 " FROM pg_catalog.pg_class AS c WHERE c.oid " EQUALS " $3"
+		 " AND c.reltoastrelid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid), 0),"
+		 " pg_catalog.pg_stat_get_dead_tuples($3), pg_catalog.pg_notification_queue_usage()"
+		 " FROM %s AS r TABLESAMPLE pg_catalog.system($2)",
+		 3,
+		 {TIMESTAMPTZOID, FLOAT4OID, REGCLASSOID}},
 };
+/* clang-format on */
 
 /*
  * Planner settings under which every plan is made.  JIT would be taken for
@@ -303,8 +303,8 @@ make_pinned_plan(SPIPlanPtr plan)
 	CachedPlan *generic;
 
 	for (int i = 0; i < lengthof(pinned_settings); i++)
-		(void) set_config_option(pinned_settings[i][0], pinned_settings[i][1],
-								 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+		(void) set_config_option(pinned_settings[i][0], pinned_settings[i][1], PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	generic = SPI_plan_get_cached_plan(plan);
 	if (generic == NULL)
 		elog(ERROR, "could not make a plan for a statement on a records table");
@@ -325,7 +325,7 @@ needs_planning(SPIPlanPtr plan)
 	if (!SPI_plan_is_valid(plan) || !SearchPathMatchesCurrentEnvironment(source->search_path))
 		return true;
 	return source->dependsOnRLS &&
-		(source->rewriteRoleId != GetUserId() || source->rewriteRowSecurity != row_security);
+		   (source->rewriteRoleId != GetUserId() || source->rewriteRowSecurity != row_security);
 }
 
 /*
@@ -335,8 +335,8 @@ static char *
 statement_text(const StatementText *statement, const char *table_name)
 {
 	StringInfoData text;
-	const char *rest = statement->text;
-	const char *mark;
+	const char	  *rest = statement->text;
+	const char	  *mark;
 
 	initStringInfo(&text);
 	while ((mark = strstr(rest, "%s")) != NULL)
@@ -356,9 +356,9 @@ static SPIPlanPtr
 prepare_statement(IdemkitTable *table, IdemkitStatement statement)
 {
 	const StatementText *wanted = &statements[statement];
-	char	   *text = statement_text(wanted, table->name);
-	SPIPlanPtr	plan = SPI_prepare_cursor(text, wanted->nargs, (Oid *) wanted->argtypes,
-										  CURSOR_OPT_GENERIC_PLAN);
+	char				*text = statement_text(wanted, table->name);
+	SPIPlanPtr			 plan =
+		SPI_prepare_cursor(text, wanted->nargs, (Oid *) wanted->argtypes, CURSOR_OPT_GENERIC_PLAN);
 
 	if (plan == NULL)
 		elog(ERROR, "could not prepare \"%s\": %s", text, SPI_result_code_string(SPI_result));
@@ -400,9 +400,9 @@ idemkit_execute(IdemkitTable *table, IdemkitStatement statement, const Datum *va
 				const char *nulls)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	SPIPlanPtr	plan;
+	SPIPlanPtr	  plan;
 	IdemkitResult result;
-	int			code;
+	int			  code;
 
 	SPI_connect();
 	plan = table->plans[statement];
@@ -425,7 +425,7 @@ idemkit_execute(IdemkitTable *table, IdemkitStatement statement, const Datum *va
 Datum
 idemkit_result_value(const IdemkitResult *result, uint64 row, int column)
 {
-	bool		isnull;
+	bool isnull;
 
 	return heap_getattr(result->rows[row], column, result->rowdesc, &isnull);
 }
@@ -436,7 +436,7 @@ idemkit_result_value(const IdemkitResult *result, uint64 row, int column)
 void
 idemkit_execute_definition(const char *command)
 {
-	int			code;
+	int code;
 
 	SPI_connect();
 	code = SPI_execute(command, false, 0);
@@ -485,11 +485,10 @@ idemkit_begin_batches(FunctionCallInfo fcinfo)
 	CallContext *context = (CallContext *) fcinfo->context;
 
 	if (context == NULL || !IsA(context, CallContext) || context->atomic)
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_IN_TRANSACTION),
-				 errmsg("idemkit_sweep cannot run inside a transaction block"),
-				 errhint("It commits after every batch: CALL it on its own.  "
-						 "idemkit_vacuum() removes records inside a transaction.")));
+		ereport(ERROR, (errcode(IDEMKIT_ERRCODE_IN_TRANSACTION),
+						errmsg("idemkit_sweep cannot run inside a transaction block"),
+						errhint("It commits after every batch: CALL it on its own.  "
+								"idemkit_vacuum() removes records inside a transaction.")));
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
 }
 

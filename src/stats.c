@@ -24,9 +24,9 @@ PG_FUNCTION_INFO_V1(idemkit_stats);
  * Columns of idemkit_stats: those that IDEMKIT_COUNT_RECORDS returns, of which
  * the first four are counts, and the fraction they were counted in.
  */
-#define COUNTS 4
+#define COUNTS			4
 #define COUNTED_COLUMNS 14
-#define STATS_COLUMNS (COUNTED_COLUMNS + 1)
+#define STATS_COLUMNS	(COUNTED_COLUMNS + 1)
 
 /*
  * The fraction of a table's pages to read.
@@ -35,9 +35,8 @@ static double
 sample_fraction(Oid relid)
 {
 	Relation	table = relation_open(relid, AccessShareLock);
-	BlockNumber pages = table->rd_rel->relkind == RELKIND_RELATION
-		? RelationGetNumberOfBlocks(table)
-		: 0;
+	BlockNumber pages =
+		table->rd_rel->relkind == RELKIND_RELATION ? RelationGetNumberOfBlocks(table) : 0;
 
 	relation_close(table, NoLock);
 	return pages > SAMPLE_PAGES ? (double) SAMPLE_PAGES / pages : 1.0;
@@ -52,15 +51,15 @@ Datum
 idemkit_stats(PG_FUNCTION_ARGS)
 {
 	IdemkitTable *table = idemkit_open_table(fcinfo, 0);
-	double		fraction = sample_fraction(table->relid);
-	Datum		parameters[] = {
-		TimestampTzGetDatum(idemkit_clock()),
-		Float4GetDatum((float4) (100 * fraction)),
-		ObjectIdGetDatum(table->relid),
+	double		  fraction = sample_fraction(table->relid);
+	Datum		  parameters[] = {
+				TimestampTzGetDatum(idemkit_clock()),
+				Float4GetDatum((float4) (100 * fraction)),
+				ObjectIdGetDatum(table->relid),
 	};
 	IdemkitResult result = idemkit_execute(table, IDEMKIT_COUNT_RECORDS, parameters, NULL);
-	Datum		values[STATS_COLUMNS];
-	bool		nulls[STATS_COLUMNS];
+	Datum		  values[STATS_COLUMNS];
+	bool		  nulls[STATS_COLUMNS];
 
 	Assert(result.rowdesc->natts == COUNTED_COLUMNS);
 	heap_deform_tuple(result.rows[0], result.rowdesc, values, nulls);

@@ -36,20 +36,18 @@ PG_FUNCTION_INFO_V1(idemkit_verify_schema);
 static char *
 table_name_argument(FunctionCallInfo fcinfo)
 {
-	text	   *given = idemkit_text_argument(fcinfo, 0, "table_name");
-	char	   *name = text_to_cstring(given);
-	Size		length = strlen(name);
+	text *given = idemkit_text_argument(fcinfo, 0, "table_name");
+	char *name = text_to_cstring(given);
+	Size  length = strlen(name);
 
-	if (length < 1 || length > IDEMKIT_MAX_TABLE_NAME_BYTES ||
-		(name[0] >= '0' && name[0] <= '9') ||
+	if (length < 1 || length > IDEMKIT_MAX_TABLE_NAME_BYTES || (name[0] >= '0' && name[0] <= '9') ||
 		strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789") != length)
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_BAD_NAME),
-				 errmsg("\"%s\" cannot be the name of a records table",
-						pnstrdup(name, NAMEDATALEN)),
-				 errdetail("A name has 1 to %d letters, digits and underscores and does not "
-						   "begin with a digit.",
-						   IDEMKIT_MAX_TABLE_NAME_BYTES)));
+		ereport(ERROR, (errcode(IDEMKIT_ERRCODE_BAD_NAME),
+						errmsg("\"%s\" cannot be the name of a records table",
+							   pnstrdup(name, NAMEDATALEN)),
+						errdetail("A name has 1 to %d letters, digits and underscores and does not "
+								  "begin with a digit.",
+								  IDEMKIT_MAX_TABLE_NAME_BYTES)));
 	for (char *c = name; *c != '\0'; c++)
 		*c = pg_tolower((unsigned char) *c);
 	return name;
@@ -61,13 +59,12 @@ table_name_argument(FunctionCallInfo fcinfo)
 static Oid
 schema_to_create_in(void)
 {
-	List	   *path = fetch_search_path(false);
-	Oid			schema = path == NIL ? InvalidOid : linitial_oid(path);
+	List *path = fetch_search_path(false);
+	Oid	  schema = path == NIL ? InvalidOid : linitial_oid(path);
 
 	if (schema == InvalidOid)
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_NO_SCHEMA),
-				 errmsg("no schema has been selected to create in")));
+		ereport(ERROR, (errcode(IDEMKIT_ERRCODE_NO_SCHEMA),
+						errmsg("no schema has been selected to create in")));
 	list_free(path);
 	return schema;
 }
@@ -91,8 +88,8 @@ create_table(const char *schema, const char *name, bool unlogged)
 static void
 drop_package_index(Relation table, const char *suffix)
 {
-	char	   *name = psprintf("%s_%s", RelationGetRelationName(table), suffix);
-	Oid			index = get_relname_relid(name, RelationGetNamespace(table));
+	char *name = psprintf("%s_%s", RelationGetRelationName(table), suffix);
+	Oid	  index = get_relname_relid(name, RelationGetNamespace(table));
 
 	if (index != InvalidOid && idemkit_is_partial_index(table, index))
 		idemkit_execute_definition(psprintf(
@@ -108,14 +105,13 @@ static void
 adopt_table(Relation table)
 {
 	IdemkitFault fault = idemkit_adoption_fault(table);
-	char	   *name = idemkit_quoted_name(table);
+	char		*name = idemkit_quoted_name(table);
 
 	if (fault.what != NULL)
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_NOT_RECORDS),
-				 errmsg("table \"%s\" exists and cannot be adopted as a records table",
-						RelationGetRelationName(table)),
-				 errdetail_internal("%s", fault.what)));
+		ereport(ERROR, (errcode(IDEMKIT_ERRCODE_NOT_RECORDS),
+						errmsg("table \"%s\" exists and cannot be adopted as a records table",
+							   RelationGetRelationName(table)),
+						errdetail_internal("%s", fault.what)));
 
 	idemkit_execute_definition(idemkit_add_columns_command(name));
 	if (!idemkit_has_c_collation(table))
@@ -137,8 +133,8 @@ adopt_table(Relation table)
 static void
 adopt_if_needed(Oid relid)
 {
-	Relation	table = relation_open(relid, AccessShareLock);
-	bool		complete = idemkit_schema_fault(table).what == NULL;
+	Relation table = relation_open(relid, AccessShareLock);
+	bool	 complete = idemkit_schema_fault(table).what == NULL;
 
 	relation_close(table, NoLock);
 	if (complete)
@@ -169,11 +165,11 @@ adopt_if_needed(Oid relid)
 Datum
 idemkit_create_table(PG_FUNCTION_ARGS)
 {
-	char	   *name = table_name_argument(fcinfo);
-	bool		unlogged = idemkit_bool_argument(fcinfo, 1, "unlogged");
-	Oid			schema = schema_to_create_in();
-	int			nestlevel;
-	Oid			relid;
+	char *name = table_name_argument(fcinfo);
+	bool  unlogged = idemkit_bool_argument(fcinfo, 1, "unlogged");
+	Oid	  schema = schema_to_create_in();
+	int	  nestlevel;
+	Oid	  relid;
 
 	/* Programs that start at the same time take turns. */
 	LockDatabaseObject(NamespaceRelationId, schema, 0, ShareUpdateExclusiveLock);
@@ -203,8 +199,8 @@ idemkit_create_table(PG_FUNCTION_ARGS)
 Datum
 idemkit_verify_schema(PG_FUNCTION_ARGS)
 {
-	Oid			relid;
-	Relation	table;
+	Oid			 relid;
+	Relation	 table;
 	IdemkitFault fault;
 
 	relid = idemkit_table_argument(fcinfo, 0);
@@ -217,9 +213,8 @@ idemkit_verify_schema(PG_FUNCTION_ARGS)
 				(errcode(IDEMKIT_ERRCODE_NOT_RECORDS),
 				 errmsg("\"%s\" is not a complete records table", RelationGetRelationName(table)),
 				 errdetail_internal("%s", fault.what),
-				 fault.mend == NULL
-				 ? errhint("Make a records table with idemkit_create_table().")
-				 : errhint("Run: %s;", fault.mend)));
+				 fault.mend == NULL ? errhint("Make a records table with idemkit_create_table().")
+									: errhint("Run: %s;", fault.mend)));
 	relation_close(table, NoLock);
 	PG_RETURN_VOID();
 }

@@ -24,7 +24,7 @@ enum
 	VACUUM_GRACE,
 	VACUUM_MAX_ROWS,
 	VACUUM_RECORDS,
-	SWEEP_BATCH_ROWS = 1,		/* after the result, "removed" */
+	SWEEP_BATCH_ROWS = 1, /* after the result, "removed" */
 	SWEEP_GRACE,
 	SWEEP_RECORDS
 };
@@ -34,11 +34,11 @@ typedef struct Removal
 {
 	TimestampTz clock;
 	int64		grace;
-	bool		by_age;			/* also results older than "age" */
+	bool		by_age; /* also results older than "age" */
 	int64		age;
-	bool		limited;		/* at most "max_rows" */
+	bool		limited; /* at most "max_rows" */
 	int64		max_rows;
-	TimestampTz begin;			/* lease_until to begin with */
+	TimestampTz begin; /* lease_until to begin with */
 } Removal;
 
 /*
@@ -49,19 +49,16 @@ typedef struct Removal
 static int64
 remove_expired(IdemkitTable *table, Removal *removal)
 {
-	Datum		values[] = {
+	Datum values[] = {
 		TimestampTzGetDatum(removal->clock),
 		TimestampTzGetDatum(removal->clock - removal->grace),
 		Int64GetDatum(removal->max_rows),
 		TimestampTzGetDatum(removal->begin),
 		TimestampTzGetDatum(removal->clock - removal->age),
 	};
-	char		nulls[] = {' ', ' ', removal->limited ? ' ' : 'n', ' ', ' '};
-	IdemkitResult result = idemkit_execute(table,
-										   removal->by_age
-										   ? IDEMKIT_VACUUM_BY_AGE
-										   : IDEMKIT_VACUUM,
-										   values, nulls);
+	char		  nulls[] = {' ', ' ', removal->limited ? ' ' : 'n', ' ', ' '};
+	IdemkitResult result = idemkit_execute(
+		table, removal->by_age ? IDEMKIT_VACUUM_BY_AGE : IDEMKIT_VACUUM, values, nulls);
 
 	removal->begin = DatumGetTimestampTz(idemkit_result_value(&result, 0, 2));
 	return DatumGetInt64(idemkit_result_value(&result, 0, 1));
@@ -78,7 +75,7 @@ remove_expired(IdemkitTable *table, Removal *removal)
 Datum
 idemkit_vacuum(PG_FUNCTION_ARGS)
 {
-	Removal		removal = {
+	Removal removal = {
 		.by_age = !PG_ARGISNULL(VACUUM_EXPIRES_AFTER),
 		.limited = !PG_ARGISNULL(VACUUM_MAX_ROWS),
 		.begin = DT_NOBEGIN,
@@ -105,8 +102,8 @@ idemkit_vacuum(PG_FUNCTION_ARGS)
 static void
 report_progress(int64 removed)
 {
-	char	   *progress = psprintf("CALL idemkit_sweep: %lld records removed so far",
-									(long long) removed);
+	char *progress =
+		psprintf("CALL idemkit_sweep: %lld records removed so far", (long long) removed);
 
 	pgstat_report_activity(STATE_RUNNING, progress);
 	ereport(NOTICE, (errmsg("idemkit_sweep removed %lld records so far", (long long) removed)));
@@ -119,9 +116,9 @@ report_progress(int64 removed)
 static Datum
 form_removed(FunctionCallInfo fcinfo, int64 removed)
 {
-	TupleDesc	tupdesc;
-	Datum		values[] = {Int64GetDatum(removed)};
-	bool		nulls[] = {false};
+	TupleDesc tupdesc;
+	Datum	  values[] = {Int64GetDatum(removed)};
+	bool	  nulls[] = {false};
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "idemkit_sweep must return a row");
@@ -138,8 +135,8 @@ form_removed(FunctionCallInfo fcinfo, int64 removed)
 Datum
 idemkit_sweep(PG_FUNCTION_ARGS)
 {
-	int32		batch_rows = idemkit_int_argument(fcinfo, SWEEP_BATCH_ROWS, "batch_rows");
-	Removal		removal = {
+	int32	batch_rows = idemkit_int_argument(fcinfo, SWEEP_BATCH_ROWS, "batch_rows");
+	Removal removal = {
 		.grace = idemkit_duration_argument(fcinfo, SWEEP_GRACE, "lease_grace_seconds"),
 		.limited = true,
 		.max_rows = batch_rows,
@@ -147,13 +144,12 @@ idemkit_sweep(PG_FUNCTION_ARGS)
 	};
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext batch;
-	int64		removed = 0;
-	int64		count;
+	int64		  removed = 0;
+	int64		  count;
 
 	if (batch_rows < 1)
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT),
-				 errmsg("batch_rows must be greater than 0")));
+		ereport(ERROR, (errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT),
+						errmsg("batch_rows must be greater than 0")));
 	removal.clock = idemkit_clock();
 
 	idemkit_begin_batches(fcinfo);

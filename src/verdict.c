@@ -15,8 +15,8 @@
 static bool
 is_word(Datum value, const char *word)
 {
-	text	   *stored = DatumGetTextPP(value);
-	Size		length = strlen(word);
+	text *stored = DatumGetTextPP(value);
+	Size  length = strlen(word);
 
 	return VARSIZE_ANY_EXHDR(stored) == length && memcmp(VARDATA_ANY(stored), word, length) == 0;
 }
@@ -29,7 +29,7 @@ bool
 idemkit_is_object(Datum headers)
 {
 	struct varlena *start = PG_DETOAST_DATUM_SLICE(headers, 0, sizeof(JsonbContainer));
-	uint32		header;
+	uint32			header;
 
 	memcpy(&header, VARDATA_ANY(start), sizeof(header));
 	return (header & JB_FOBJECT) != 0;
@@ -59,8 +59,8 @@ is_corrupt(const IdemkitRecord *record, bool completed)
 IdemkitCondition
 idemkit_judge(const IdemkitRecord *record, TimestampTz clock)
 {
-	bool		completed = is_word(record->values[IDEMKIT_STATE], "COMPLETED");
-	bool		over = DatumGetTimestampTz(record->values[IDEMKIT_LEASE_UNTIL]) < clock;
+	bool completed = is_word(record->values[IDEMKIT_STATE], "COMPLETED");
+	bool over = DatumGetTimestampTz(record->values[IDEMKIT_LEASE_UNTIL]) < clock;
 
 	if (is_corrupt(record, completed))
 		return IDEMKIT_CORRUPT;

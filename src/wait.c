@@ -23,7 +23,7 @@ PG_FUNCTION_INFO_V1(idemkit_subscribe);
 PG_FUNCTION_INFO_V1(idemkit_wait);
 
 /* How long idemkit_wait sleeps between looks: doubling between these. */
-#define FIRST_SLEEP_USECS 10000
+#define FIRST_SLEEP_USECS	10000
 #define LONGEST_SLEEP_USECS 250000
 
 /*
@@ -32,13 +32,13 @@ PG_FUNCTION_INFO_V1(idemkit_wait);
 static Datum
 ordered_keys(const IdemkitArray *keys)
 {
-	int		   *order = idemkit_key_order(keys);
-	Datum	   *distinct = palloc(keys->count * sizeof(Datum));
-	int			count = 0;
+	int	  *order = idemkit_key_order(keys);
+	Datum *distinct = palloc(keys->count * sizeof(Datum));
+	int	   count = 0;
 
 	for (int i = 0; i < keys->count; i++)
 	{
-		Datum		key = keys->values[order[i]];
+		Datum key = keys->values[order[i]];
 
 		if (count == 0 || idemkit_compare_keys(distinct[count - 1], key) != 0)
 			distinct[count++] = key;
@@ -56,16 +56,16 @@ ordered_keys(const IdemkitArray *keys)
 Datum
 idemkit_subscribe(PG_FUNCTION_ARGS)
 {
-	IdemkitArray keys = idemkit_keys_argument(fcinfo, 0);
+	IdemkitArray  keys = idemkit_keys_argument(fcinfo, 0);
 	IdemkitTable *table = idemkit_open_table(fcinfo, 1);
-	IdemkitRows rows;
+	IdemkitRows	  rows;
 	IdemkitResult result;
-	TimestampTz clock;
+	TimestampTz	  clock;
 
 	idemkit_begin_rows(fcinfo, &rows);
 	if (keys.count > 0)
 	{
-		Datum		values[] = {ordered_keys(&keys), TimestampTzGetDatum(idemkit_clock())};
+		Datum values[] = {ordered_keys(&keys), TimestampTzGetDatum(idemkit_clock())};
 
 		if (!XactReadOnly && !RecoveryInProgress())
 			idemkit_execute(table, IDEMKIT_MARK_AWAITED, values, NULL);
@@ -128,8 +128,8 @@ wait_for_outcome(FunctionCallInfo fcinfo, const text *key, int64 timeout, Idemki
 				 MemoryContext look)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	TimestampTz deadline = idemkit_clock() + timeout;
-	int64		sleep = FIRST_SLEEP_USECS;
+	TimestampTz	  deadline = idemkit_clock() + timeout;
+	int64		  sleep = FIRST_SLEEP_USECS;
 
 	for (;;)
 	{
@@ -168,19 +168,18 @@ wait_for_outcome(FunctionCallInfo fcinfo, const text *key, int64 timeout, Idemki
 Datum
 idemkit_wait(PG_FUNCTION_ARGS)
 {
-	text	   *key = idemkit_key_argument(fcinfo, 0);
-	int64		timeout = idemkit_duration_argument(fcinfo, 1, "timeout_seconds");
+	text		 *key = idemkit_key_argument(fcinfo, 0);
+	int64		  timeout = idemkit_duration_argument(fcinfo, 1, "timeout_seconds");
 	IdemkitRecord record = {0};
 	MemoryContext look;
-	const char *outcome;
-	Datum		values[1 + IDEMKIT_RECORD_COLUMNS];
-	bool		nulls[1 + IDEMKIT_RECORD_COLUMNS];
+	const char	 *outcome;
+	Datum		  values[1 + IDEMKIT_RECORD_COLUMNS];
+	bool		  nulls[1 + IDEMKIT_RECORD_COLUMNS];
 
 	if (IsolationUsesXactSnapshot())
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_IN_TRANSACTION),
-				 errmsg("idemkit_wait cannot run under REPEATABLE READ or SERIALIZABLE"),
-				 errdetail("Its snapshot would not show the end of the claim.")));
+		ereport(ERROR, (errcode(IDEMKIT_ERRCODE_IN_TRANSACTION),
+						errmsg("idemkit_wait cannot run under REPEATABLE READ or SERIALIZABLE"),
+						errdetail("Its snapshot would not show the end of the claim.")));
 
 	look = AllocSetContextCreate(CurrentMemoryContext, "idemkit look", ALLOCSET_SMALL_SIZES);
 	outcome = wait_for_outcome(fcinfo, key, timeout, &record, look);
