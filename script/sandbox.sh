@@ -85,7 +85,7 @@ enter_sandbox() {
   chmod 755 "$SANDBOX"
   cd "$SANDBOX/src" || exit
   # In the background, so that a signal to this shell is acted on at once.
-  "${as_user[@]}" env SANDBOX="$SANDBOX" HOME="$SANDBOX" TMPDIR=/tmp \
+  "${as_user[@]}" env SANDBOX="$SANDBOX" SANDBOX_ENTRY="${as_user[*]}" HOME="$SANDBOX" TMPDIR=/tmp \
     bash "$SANDBOX/src/script/${0##*/}" "$@" <&0 &
   wait $! || status=$?
   exit "$status"
@@ -177,5 +177,5 @@ keep_sandbox() {
   echo "Kept: $SANDBOX"
   echo "  $(command -v psql) -h $PGHOST -p $PGPORT -U $PGUSER $PGDATABASE"
   echo "To end it:"
-  echo "  $(command -v pg_ctl) -D $SANDBOX/data -m fast stop && rm -rf $SANDBOX"
+  echo "  ${SANDBOX_ENTRY:+$SANDBOX_ENTRY }$(command -v pg_ctl) -D $SANDBOX/data -m fast stop && rm -rf $SANDBOX"
 }
