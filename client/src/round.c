@@ -6,6 +6,11 @@
  * that do not are absent. Rows are taken as they come in, so that memory holds
  * one of them at a time and the first wait does not wait for the last row.
  *
+ * Marking writes to the row. Where it can not, because a transaction holds the
+ * row's lock or since this role may only read, the batch is read without marks:
+ * one claim that is being completed in a long transaction must not hold up all
+ * other waits.
+ *
  * Errors come in three kinds. Those that pass (another server state, a conflict,
  * a lack of resources) leave the keys to be read again later. One that a single
  * key may have caused halves the batch, until the key stands alone and its waits
@@ -18,8 +23,20 @@
 #include "waiter.h"
 #include "wire.h"
 
-#define STATEMENT	   "SELECT " IDEMKIT_RECORD_COLUMNS " FROM idemkit_subscribe($1, $2)"
+/*
+ * Mark and read. The lock's timeout is set for this one transaction, which leaves
+ * nothing behind in a connection that a pooler shares; the CASE makes sure that it
+ * is set first.
+ */
+#define STATEMENT                                                        \
+	"SELECT " IDEMKIT_RECORD_COLUMNS " FROM"                             \
+	" pg_catalog.set_config('lock_timeout', '50ms', true) AS bound(ms)," \
+	" LATERAL idemkit_subscribe(CASE WHEN bound.ms IS NOT NULL THEN $1 END, $2)"
 #define STATEMENT_NAME "idemkit_read"
+/* Only read. */
+#define PLAIN_STATEMENT                                                          \
+	"SELECT " IDEMKIT_RECORD_COLUMNS " FROM pg_catalog.unnest($1) AS key(text)," \
+	" LATERAL idemkit_get(key.text, $2)"
 
 /* A length of time after which a lease's end is not worth an alarm. */
 #define FAR_AWAY_SECONDS 1e9
@@ -112,6 +129,7 @@ idemkit_round_send(IdemkitWaiter *waiter, int64_t now)
 {
 	IdemkitParams	 params = {0};
 	IdemkitHeapNode *first = idemkit_heap_first(&waiter->waits.schedule);
+	bool			 plain = waiter->read_plainly || waiter->may_only_read;
 	unsigned char	*array;
 	size_t			 length;
 	int				 sent;
@@ -133,16 +151,18 @@ idemkit_round_send(IdemkitWaiter *waiter, int64_t now)
 	}
 	idemkit_add_bytes(&params, IDEMKIT_OID_TEXT_ARRAY, array, (int) length);
 	idemkit_add_text(&params, IDEMKIT_OID_REGCLASS, waiter->options.records);
-	if (waiter->prepared == IDEMKIT_PREPARED)
+	if (waiter->prepared == IDEMKIT_PREPARED && !plain)
 		sent = PQsendQueryPrepared(waiter->conn, STATEMENT_NAME, params.count, params.values,
 								   params.lengths, params.formats, 1);
 	else
-		sent = PQsendQueryParams(waiter->conn, STATEMENT, params.count, params.types, params.values,
-								 params.lengths, params.formats, 1);
+		sent = PQsendQueryParams(waiter->conn, plain ? PLAIN_STATEMENT : STATEMENT, params.count,
+								 params.types, params.values, params.lengths, params.formats, 1);
 	if (sent != 0)
 		sent = PQsetSingleRowMode(waiter->conn);
 	idemkit_mem_free(array);
 	waiter->round_failed = false;
+	waiter->read_plainly = false;
+	waiter->marking = !plain;
 	waiter->counters[IDEMKIT_COUNTER_KEYS_READ] += waiter->batch;
 	idemkit_connection_sent(waiter, IDEMKIT_QUERY_READ, sent);
 	return true;
@@ -282,7 +302,23 @@ is_passing(const char *sqlstate)
 	for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++)
 		if (strncmp(sqlstate, classes[i], 2) == 0)
 			return true;
-	return strcmp(sqlstate, "55P03") == 0; /* lock_not_available */
+	return false;
+}
+
+/*
+ * Is it an error of marking, which reading alone would not have? Prepares for
+ * reading alone.
+ */
+static bool
+can_read_plainly(IdemkitWaiter *waiter, const char *sqlstate)
+{
+	if (waiter->marking && strcmp(sqlstate, "55P03") == 0) /* lock_not_available */
+		waiter->read_plainly = true;
+	else if (waiter->marking && strcmp(sqlstate, "42501") == 0) /* insufficient_privilege */
+		waiter->may_only_read = true;
+	else
+		return false;
+	return true;
 }
 
 /*
@@ -307,9 +343,14 @@ fail_batch(IdemkitWaiter *waiter)
 		waiter->trouble = error;
 		idemkit_connection_lose(waiter);
 	}
+	else if (can_read_plainly(waiter, error.sqlstate))
+		idemkit_waits_requeue(&waiter->waits);
 	else if (is_passing(error.sqlstate))
 	{
 		waiter->trouble = error;
+		/* a statement_timeout that the batch is too large for */
+		if (strcmp(error.sqlstate, "57014") == 0 && waiter->batch > 1)
+			waiter->batch_limit = waiter->batch / 2;
 		while (!idemkit_list_empty(reading))
 			schedule_key(waiter, IDEMKIT_MEMBER(IdemkitKey, link, reading->next), FAR_AWAY_SECONDS);
 	}

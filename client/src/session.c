@@ -27,6 +27,8 @@ idemkit_session_begin(IdemkitWaiter *waiter)
 	waiter->prepared = IDEMKIT_UNPREPARED;
 	waiter->selftest_end = IDEMKIT_NEVER;
 	waiter->has_read = false;
+	waiter->read_plainly = false;
+	waiter->may_only_read = false;
 	waiter->batch_limit = IDEMKIT_MAX_BATCH;
 	switch (waiter->options.listen)
 	{

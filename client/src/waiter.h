@@ -120,11 +120,14 @@ struct IdemkitWaiter
 	IdemkitPrepared prepared; /* is the statement? */
 	size_t			batch;	  /* keys in the query under way */
 	size_t			batch_limit;
-	bool			round_failed; /* the query under way has raised an error */
-	IdemkitError	round_error;  /* that error */
-	bool			has_read;	  /* this connection has answered a query for keys */
-	bool			left_behind;  /* the last query did without the queued keys */
-	int64_t			next_round;	  /* no scheduled reading before then */
+	bool			round_failed;  /* the query under way has raised an error */
+	bool			marking;	   /* it marks what it reads */
+	bool			read_plainly;  /* the next one is to read without marking */
+	bool			may_only_read; /* so is every one on this connection */
+	IdemkitError	round_error;   /* that error */
+	bool			has_read;	   /* this connection has answered a query for keys */
+	bool			left_behind;   /* the last query did without the queued keys */
+	int64_t			next_round;	   /* no scheduled reading before then */
 };
 
 /* connect.c */
