@@ -1,0 +1,115 @@
+# A call that waits for another transaction can be cancelled, by a timeout or by
+# hand; the session goes on, and nothing of the call remains.
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use IdemkitNode;
+use Test::More;
+
+my $node   = IdemkitNode->launch('main');
+my $holder = $node->session;
+my $waiter = $node->session;
+my $pid    = $waiter->query_safe('SELECT pg_backend_pid()');
+
+# What ends a wait, and the SQLSTATE it ends with.
+my @ends = (
+	[ 'lock_timeout',      "SET lock_timeout = '200ms'",      '55P03', undef ],
+	[ 'statement_timeout', "SET statement_timeout = '200ms'", '57014', undef ],
+	[ 'pg_cancel_backend', 'SELECT',                          '57014', "SELECT pg_cancel_backend($pid)" ]);
+
+# What is waited for: the setup, what the holder does in its transaction, and
+# the call that waits for it.
+my @waits = (
+	[ 'claim of a key that is being inserted', 'SELECT', "SELECT idemkit_claim('k')", "SELECT idemkit_claim('k')" ],
+	[
+		'claim of a lapsed key that is being taken over',
+		"SELECT idemkit_claim('k'); UPDATE idemkit_records SET lease_until = clock_timestamp() - interval '1 h'",
+		"SELECT idemkit_claim('k')", "SELECT idemkit_claim('k')"
+	],
+	[
+		'claim of an expired key that is being deleted',
+		"SELECT idemkit_claim('k'); UPDATE idemkit_records SET lease_until = clock_timestamp() - interval '1 h'",
+		'SELECT idemkit_vacuum()', "SELECT idemkit_claim('k')"
+	],
+	(
+		map {
+			[
+				"$_ of a claim that is guarded",
+				"SELECT idemkit_claim('k'); UPDATE idemkit_records SET claim_token = 'token'",
+				"SELECT idemkit_guard('k', 'token')",
+				"SELECT idemkit_$_('k', 'token')"
+			]
+		} 'complete',
+		'release',
+		'renew',
+		'guard'
+	));
+
+foreach my $wait (@waits)
+{
+	my ($name, $setup, $hold, $call) = @$wait;
+
+	foreach my $end (@ends)
+	{
+		my ($way, $setting, $state, $kill) = @$end;
+		my $what = "$name, ended by $way";
+
+		$node->value("TRUNCATE idemkit_records; $setup");
+		my $before = $node->value('SELECT r FROM idemkit_records r');
+		$holder->query_safe("BEGIN; $hold");
+		$waiter->query_safe($setting);
+		$node->begin_statement($waiter, $call);
+		if (defined $kill)
+		{
+			$node->wait_until_blocked($pid);
+			$node->value($kill);
+		}
+		is($node->session_sqlstate($waiter, ''), $state, $what);
+		$waiter->query_safe('RESET lock_timeout; RESET statement_timeout');
+		is($waiter->query_safe("SELECT result FROM idemkit_claim('other')"), 'new_claimed', "$what: the session goes on");
+		$holder->query_safe('ROLLBACK');
+		is($node->value("SELECT r FROM idemkit_records r WHERE effective_key = 'k'"), $before, "$what: nothing has changed");
+		like($waiter->query_safe($call), qr/^(\(new_claimed|\(lease_reclaimed|t$|$)/, "$what: the same call then succeeds");
+	}
+}
+
+# In a transaction with a savepoint the rest of it survives.
+$node->value('TRUNCATE idemkit_records');
+$holder->query_safe("BEGIN; SELECT idemkit_claim('k')");
+$waiter->query_safe("BEGIN; SELECT idemkit_claim('kept')");
+$waiter->query_safe('SAVEPOINT s');
+$waiter->query_safe("SET LOCAL lock_timeout = '100ms'");
+is($node->session_sqlstate($waiter, "SELECT idemkit_claim('k')"), '55P03', 'below a savepoint');
+$waiter->query_safe('ROLLBACK TO s');
+is($waiter->query_safe("SELECT result FROM idemkit_claim('after')"), 'new_claimed', 'the transaction goes on');
+$waiter->query_safe('COMMIT');
+$holder->query_safe('ROLLBACK');
+is($node->value('SELECT string_agg(effective_key, $$ $$ ORDER BY effective_key) FROM idemkit_records'), 'after kept', 'and commits');
+
+# A claim that has waited holds its whole lease from when it won.
+$holder->query_safe("BEGIN; SELECT idemkit_claim('k')");
+$node->begin_statement($waiter,
+	"SELECT clock_timestamp() AS asked \\gset\nSELECT result, lease_until - interval '30 s' > :'asked'::timestamptz"
+	. " + interval '0.5 s', lease_until - interval '30 s' >= claimed_at, remaining_seconds > 29.9 FROM idemkit_claim('k')");
+$node->wait_until_blocked($pid);
+$node->value('SELECT pg_sleep(0.6)');    # the time that must not be missing from the lease
+$holder->query_safe('ROLLBACK');
+is($waiter->query(''), 'new_claimed|t|t|t', 'a claim that has waited has its whole lease');
+
+# A backend that is terminated while it waits leaves nothing either.
+$holder->query_safe("BEGIN; SELECT idemkit_claim('last')");
+$node->begin_statement($waiter, "SELECT idemkit_claim('last')");
+$node->wait_until_blocked($pid);
+$node->value("SELECT pg_terminate_backend($pid)");
+$node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid")
+  or die 'the backend does not end';
+$holder->query_safe('ROLLBACK');
+is($node->value("SELECT result FROM idemkit_claim('last')"), 'new_claimed', 'a terminated backend holds nothing');
+
+eval { $waiter->quit };
+$holder->quit;
+$node->log_is_clean;
+done_testing();
