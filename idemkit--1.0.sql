@@ -260,10 +260,11 @@ COMMENT ON FUNCTION idemkit_effective_key(text[]) IS
 --
 -- The extension's own records table.  Its rows are data: pg_dump keeps them.
 -- It belongs to the role that creates the extension, which need not be a
--- superuser.
+-- superuser.  The argument types are exact, so that no other function of that
+-- name can be meant.
 --
 
-SELECT idemkit_create_table('idemkit_records');
+SELECT idemkit_create_table('idemkit_records'::pg_catalog.text, false);
 ALTER TABLE idemkit_records OWNER TO @extowner@;
 COMMENT ON TABLE idemkit_records IS
 'idempotency records: one row per effective key; use the idemkit_ functions';

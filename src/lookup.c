@@ -10,7 +10,8 @@
  *
  * It is taken only where it means the same as the statement IDEMKIT_READ: a
  * table of its own (no partitions, children or row-level security), read by a
- * role with SELECT on all of it, with nobody hooked into permission checks.
+ * role with SELECT on all of it, with nobody hooked into permission checks, and
+ * present on this server (an unlogged table is not on a standby).
  * Where Citus is loaded a table may be the shell of one whose rows are
  * elsewhere, so there it is never taken.
  */
@@ -21,6 +22,7 @@
 #include "access/stratnum.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/index.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
@@ -80,7 +82,7 @@ idemkit_prepare_lookup(IdemkitTable *table, Relation relation)
 	for (int i = 0; i < IDEMKIT_READ_COLUMNS; i++)
 		table->columns[i] = idemkit_column_number(relation, read_columns[i]);
 	if (relation->rd_rel->relkind != RELKIND_RELATION || relation->rd_rel->relhassubclass ||
-		relation->rd_rel->relrowsecurity ||
+		relation->rd_rel->relrowsecurity || RELATION_IS_OTHER_TEMP(relation) ||
 		GetConfigOption("citus.shard_count", true, false) != NULL)
 		return;
 	table->key_collation =
@@ -164,7 +166,8 @@ idemkit_look_up(const IdemkitTable *table, const text *key, IdemkitRecord *recor
 
 	/* Locking may bring the news that what we know of the table is old. */
 	relation = table_open(table->relid, AccessShareLock);
-	if (!table->checked)
+	if (!table->checked ||
+		(relation->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED && RecoveryInProgress()))
 	{
 		table_close(relation, NoLock);
 		return false;

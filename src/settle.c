@@ -11,7 +11,6 @@
 #include "idemkit.h"
 
 #include "access/detoast.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 
@@ -185,6 +184,21 @@ idemkit_release(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Sets the end of a lease.  False if there is no such claim.
+ */
+static bool
+renew(IdemkitTable *table, text *key, text *token, TimestampTz lease_until)
+{
+	Datum values[] = {
+		PointerGetDatum(key),
+		PointerGetDatum(token),
+		TimestampTzGetDatum(lease_until),
+	};
+
+	return idemkit_execute(table, IDEMKIT_RENEW, values, NULL).count > 0;
+}
+
+/*
  * idemkit_renew(effective_key, claim_token, lease_ttl_seconds, records)
  *		RETURNS boolean
  *
@@ -203,18 +217,11 @@ idemkit_renew(PG_FUNCTION_ARGS)
 
 	table = idemkit_open_table(fcinfo, RENEW_RECORDS);
 	clock = idemkit_clock();
-	/* Once is enough, but for a wait; the second time the row is ours. */
-	do
-	{
-		Datum values[] = {
-			PointerGetDatum(key),
-			PointerGetDatum(token),
-			TimestampTzGetDatum(clock + lease),
-		};
+	done = renew(table, key, token, clock + lease);
 
-		CHECK_FOR_INTERRUPTS();
-		done = idemkit_execute(table, IDEMKIT_RENEW, values, NULL).count > 0;
-	} while (done && idemkit_waited(clock, lease, &clock));
+	/* The lease runs from now: start it again if we had to wait. */
+	if (done && idemkit_waited(clock, lease, &clock))
+		renew(table, key, token, clock + lease);
 	PG_RETURN_BOOL(done);
 }
 

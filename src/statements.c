@@ -35,7 +35,8 @@
 
 #include "compat.h"
 
-#define MAX_ARGUMENTS 10
+#define MAX_ARGUMENTS  10
+#define SCHEMA_VERSION CppAsString2(IDEMKIT_SCHEMA_VERSION)
 
 typedef struct StatementText
 {
@@ -98,7 +99,7 @@ static const StatementText statements[] = {
 	[IDEMKIT_INSERT_CLAIM] =
 		{"INSERT INTO %s AS r (effective_key, state, fingerprint, fingerprint_version, claim_token,"
 		 " claimed_at, lease_until, schema_version, awaited, attempts)"
-		 " VALUES ($1, 'CLAIMED', $2, $3, $4, $5, $6, 1, false, 1)"
+		 " VALUES ($1, 'CLAIMED', $2, $3, $4, $5, $6, " SCHEMA_VERSION ", false, 1)"
 		 " ON CONFLICT (effective_key) DO NOTHING",
 		 6,
 		 {TEXTOID, TEXTOID, INT4OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}},
@@ -108,7 +109,7 @@ static const StatementText statements[] = {
 		{"UPDATE %s AS r SET state = 'CLAIMED', fingerprint = $2, fingerprint_version = $3,"
 		 " claim_token = $4, claimed_at = $5, lease_until = $6, completed_at = NULL,"
 		 " response_status = NULL, response_headers = NULL, response_body = NULL,"
-		 " schema_version = 1, awaited = false, attempts = $7"
+		 " schema_version = " SCHEMA_VERSION ", awaited = false, attempts = $7"
 		 " WHERE r.effective_key " EQUALS " $1 AND r.claim_token " EQUALS " $8"
 		 " AND r.state " EQUALS " $9 AND r.lease_until " EQUALS " $10",
 		 10,
@@ -194,7 +195,8 @@ static const StatementText statements[] = {
 	[IDEMKIT_INSERT_CLAIMS] =
 		{"INSERT INTO %s AS r (effective_key, state, fingerprint, fingerprint_version, claim_token,"
 		 " claimed_at, lease_until, schema_version, awaited, attempts)"
-		 " SELECT k.effective_key, 'CLAIMED', k.fingerprint, $3, k.claim_token, $5, $6, 1, false, 1"
+		 " SELECT k.effective_key, 'CLAIMED', k.fingerprint, $3, k.claim_token, $5, $6, " SCHEMA_VERSION
+		 ", false, 1"
 		 " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($4))"
 		 " AS k(effective_key, fingerprint, claim_token)"
 		 " ON CONFLICT (effective_key) DO NOTHING RETURNING r.effective_key",
@@ -209,7 +211,8 @@ static const StatementText statements[] = {
 		{"UPDATE %s AS r SET state = 'CLAIMED', fingerprint = k.fingerprint,"
 		 " fingerprint_version = $3, claim_token = k.claim_token, claimed_at = k.claimed_at,"
 		 " lease_until = $6, completed_at = NULL, response_status = NULL, response_headers = NULL,"
-		 " response_body = NULL, schema_version = 1, awaited = false, attempts = k.attempts"
+		 " response_body = NULL, schema_version = " SCHEMA_VERSION
+		 ", awaited = false, attempts = k.attempts"
 		 " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($4),"
 		 " pg_catalog.unnest($5), pg_catalog.unnest($7), pg_catalog.unnest($8),"
 		 " pg_catalog.unnest($9), pg_catalog.unnest($10))"
@@ -427,6 +430,8 @@ idemkit_result_value(const IdemkitResult *result, uint64 row, int column)
 {
 	bool isnull;
 
+	if (row >= result->count || result->rows == NULL)
+		elog(ERROR, "a statement did not return the row it must");
 	return heap_getattr(result->rows[row], column, result->rowdesc, &isnull);
 }
 
@@ -468,7 +473,10 @@ idemkit_find_extension(char **version)
 
 	SPI_connect();
 	if (SPI_execute(query, true, 2) != SPI_OK_SELECT || SPI_processed != 1)
-		elog(ERROR, "could not find the table of extension idemkit");
+		ereport(ERROR, (errcode(IDEMKIT_ERRCODE_NO_TABLE),
+						errmsg("extension idemkit does not own exactly one table"),
+						errhint("Its own records table belongs to it: put it back with ALTER "
+								"EXTENSION idemkit ADD TABLE, or pass another as \"records\".")));
 	result = copy_result(caller);
 	SPI_finish();
 	*version = TextDatumGetCString(idemkit_result_value(&result, 0, 2));
