@@ -141,8 +141,9 @@ typedef struct IdemkitTable
 	Oid		   relid;	  /* hash key */
 	bool	   checked;	  /* nothing changed since the last check */
 	char	  *name;	  /* qualified and quoted, or NULL */
-	Oid		   key_index; /* for idemkit_look_up(), or InvalidOid */
+	Oid		   key_index; /* for direct.c, or InvalidOid */
 	Oid		   key_collation;
+	Oid		   expiry_index; /* likewise */
 	AttrNumber columns[IDEMKIT_READ_COLUMNS];
 	SPIPlanPtr plans[IDEMKIT_STATEMENT_COUNT]; /* NULL until first used */
 } IdemkitTable;
@@ -185,7 +186,7 @@ extern char		   *idemkit_quoted_name(Relation table);
 extern AttrNumber	idemkit_column_number(Relation table, const char *name);
 extern Oid			idemkit_key_index(Relation table);
 extern bool			idemkit_has_c_collation(Relation table);
-extern bool			idemkit_has_expiry_index(Relation table);
+extern Oid			idemkit_expiry_index(Relation table);
 extern bool			idemkit_is_partial_index(Relation table, Oid index);
 extern char		   *idemkit_create_table_command(const char *table, bool unlogged);
 extern char		   *idemkit_add_columns_command(const char *table);
@@ -209,8 +210,21 @@ extern void	 idemkit_load_record(IdemkitRecord *record, const IdemkitResult *res
 extern void	 idemkit_set_clock(IdemkitRecord *record, TimestampTz clock);
 extern Datum idemkit_form_result(FunctionCallInfo fcinfo, const Datum *values, const bool *nulls);
 
-/* lookup.c: reading one row without the executor, where that is the same */
-extern void idemkit_prepare_lookup(IdemkitTable *table, Relation relation);
+/* direct.c: what is done without the executor, where that is the same */
+typedef struct IdemkitRemoval
+{
+	TimestampTz clock;
+	int64		grace;	/* of claims whose lease has run out */
+	bool		by_age; /* also results completed longer ago than "age" */
+	int64		age;
+	bool		limited; /* at most max_rows */
+	int64		max_rows;
+	TimestampTz begin; /* lease_until to begin with; moved to the last removed */
+} IdemkitRemoval;
+
+extern bool
+idemkit_remove_directly(const IdemkitTable *table, IdemkitRemoval *removal, int64 *removed);
+extern void idemkit_prepare_direct(IdemkitTable *table, Relation relation);
 extern bool
 idemkit_look_up(const IdemkitTable *table, const text *key, IdemkitRecord *record, bool *found);
 
@@ -236,6 +250,8 @@ typedef enum IdemkitCondition
 
 extern IdemkitCondition idemkit_judge(const IdemkitRecord *record, TimestampTz clock);
 extern bool				idemkit_is_object(Datum headers);
+extern bool				idemkit_is_claimed(const IdemkitRecord *record);
+extern bool				idemkit_is_completed(const IdemkitRecord *record);
 
 /*
  * claim.c: one key's claim, from the question to the answer.  The functions

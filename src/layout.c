@@ -261,12 +261,12 @@ idemkit_has_c_collation(Relation table)
 }
 
 /*
- * Is there the index that expiry scans need?
+ * The index that expiry scans need, or InvalidOid.
  */
-bool
-idemkit_has_expiry_index(Relation table)
+Oid
+idemkit_expiry_index(Relation table)
 {
-	return find_index_on(table, "lease_until", false) != InvalidOid;
+	return find_index_on(table, "lease_until", false);
 }
 
 /*
@@ -329,7 +329,7 @@ idemkit_schema_fault(Relation table)
 	if (!idemkit_has_c_collation(table))
 		return fault(pstrdup("The collation of column \"effective_key\" is not \"C\"."),
 					 idemkit_set_collation_command(name));
-	if (!idemkit_has_expiry_index(table))
+	if (idemkit_expiry_index(table) == InvalidOid)
 		return fault(pstrdup("There is no index on column \"lease_until\"."),
 					 idemkit_create_index_command(name, RelationGetRelationName(table)));
 	return fault(NULL, NULL);

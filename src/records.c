@@ -190,7 +190,7 @@ check_table(Oid relid)
 						errhint("Make or adopt a records table with idemkit_create_table().")));
 	}
 
-	idemkit_prepare_lookup(table, relation);
+	idemkit_prepare_direct(table, relation);
 	name = idemkit_quoted_name(relation);
 	relation_close(relation, NoLock);
 	if (table->name == NULL || strcmp(table->name, name) != 0)

@@ -118,7 +118,7 @@ adopt_table(Relation table)
 		idemkit_execute_definition(idemkit_set_collation_command(name));
 	drop_package_index(table, "lease_until_idx");
 	drop_package_index(table, "completed_at_idx");
-	if (!idemkit_has_expiry_index(table))
+	if (idemkit_expiry_index(table) == InvalidOid)
 		idemkit_execute_definition(
 			idemkit_create_index_command(name, RelationGetRelationName(table)));
 	if (table->rd_options == NULL && table->rd_rel->relkind == RELKIND_RELATION)

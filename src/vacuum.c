@@ -29,25 +29,13 @@ enum
 	SWEEP_RECORDS
 };
 
-/* What to remove, and from where on. */
-typedef struct Removal
-{
-	TimestampTz clock;
-	int64		grace;
-	bool		by_age; /* also results older than "age" */
-	int64		age;
-	bool		limited; /* at most "max_rows" */
-	int64		max_rows;
-	TimestampTz begin; /* lease_until to begin with */
-} Removal;
-
 /*
  * Removes rows in the order of lease_until and returns how many.  Moves
  * "begin" to the last of them, so that a next batch does not have to pass
  * over the index entries of what is already gone.
  */
 static int64
-remove_expired(IdemkitTable *table, Removal *removal)
+remove_expired(IdemkitTable *table, IdemkitRemoval *removal)
 {
 	Datum values[] = {
 		TimestampTzGetDatum(removal->clock),
@@ -57,9 +45,13 @@ remove_expired(IdemkitTable *table, Removal *removal)
 		TimestampTzGetDatum(removal->clock - removal->age),
 	};
 	char		  nulls[] = {' ', ' ', removal->limited ? ' ' : 'n', ' ', ' '};
-	IdemkitResult result = idemkit_execute(
-		table, removal->by_age ? IDEMKIT_VACUUM_BY_AGE : IDEMKIT_VACUUM, values, nulls);
+	int64		  removed;
+	IdemkitResult result;
 
+	if (idemkit_remove_directly(table, removal, &removed))
+		return removed;
+	result = idemkit_execute(table, removal->by_age ? IDEMKIT_VACUUM_BY_AGE : IDEMKIT_VACUUM,
+							 values, nulls);
 	removal->begin = DatumGetTimestampTz(idemkit_result_value(&result, 0, 2));
 	return DatumGetInt64(idemkit_result_value(&result, 0, 1));
 }
@@ -75,7 +67,7 @@ remove_expired(IdemkitTable *table, Removal *removal)
 Datum
 idemkit_vacuum(PG_FUNCTION_ARGS)
 {
-	Removal removal = {
+	IdemkitRemoval removal = {
 		.by_age = !PG_ARGISNULL(VACUUM_EXPIRES_AFTER),
 		.limited = !PG_ARGISNULL(VACUUM_MAX_ROWS),
 		.begin = DT_NOBEGIN,
@@ -135,8 +127,8 @@ form_removed(FunctionCallInfo fcinfo, int64 removed)
 Datum
 idemkit_sweep(PG_FUNCTION_ARGS)
 {
-	int32	batch_rows = idemkit_int_argument(fcinfo, SWEEP_BATCH_ROWS, "batch_rows");
-	Removal removal = {
+	int32		   batch_rows = idemkit_int_argument(fcinfo, SWEEP_BATCH_ROWS, "batch_rows");
+	IdemkitRemoval removal = {
 		.grace = idemkit_duration_argument(fcinfo, SWEEP_GRACE, "lease_grace_seconds"),
 		.limited = true,
 		.max_rows = batch_rows,

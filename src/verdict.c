@@ -36,6 +36,24 @@ idemkit_is_object(Datum headers)
 }
 
 /*
+ * Is the row a claim, live or not?
+ */
+bool
+idemkit_is_claimed(const IdemkitRecord *record)
+{
+	return is_word(record->values[IDEMKIT_STATE], "CLAIMED");
+}
+
+/*
+ * Is the row a result, live or not?
+ */
+bool
+idemkit_is_completed(const IdemkitRecord *record)
+{
+	return is_word(record->values[IDEMKIT_STATE], "COMPLETED");
+}
+
+/*
  * What a row of a state other than CLAIMED and COMPLETED, a result without a
  * time of completion, headers that are no object and a row of an unknown
  * layout have in common: nothing in them can be trusted.
@@ -43,7 +61,7 @@ idemkit_is_object(Datum headers)
 static bool
 is_corrupt(const IdemkitRecord *record, bool completed)
 {
-	if (!completed && !is_word(record->values[IDEMKIT_STATE], "CLAIMED"))
+	if (!completed && !idemkit_is_claimed(record))
 		return true;
 	if (completed && record->nulls[IDEMKIT_COMPLETED_AT])
 		return true;
@@ -59,7 +77,7 @@ is_corrupt(const IdemkitRecord *record, bool completed)
 IdemkitCondition
 idemkit_judge(const IdemkitRecord *record, TimestampTz clock)
 {
-	bool completed = is_word(record->values[IDEMKIT_STATE], "COMPLETED");
+	bool completed = idemkit_is_completed(record);
 	bool over = DatumGetTimestampTz(record->values[IDEMKIT_LEASE_UNTIL]) < clock;
 
 	if (is_corrupt(record, completed))
