@@ -77,6 +77,7 @@ enter_sandbox() {
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
   copy_source "$SANDBOX/src"
+  mkdir "$SANDBOX/tmp"
   user=$(sandbox_user)
   if [ "$user" != "$(id -un)" ]; then
     chown -R "$user" "$SANDBOX"
@@ -85,8 +86,8 @@ enter_sandbox() {
   chmod 755 "$SANDBOX"
   cd "$SANDBOX/src" || exit
   # In the background, so that a signal to this shell is acted on at once.
-  "${as_user[@]}" env SANDBOX="$SANDBOX" SANDBOX_ENTRY="${as_user[*]}" HOME="$SANDBOX" TMPDIR=/tmp \
-    bash "$SANDBOX/src/script/${0##*/}" "$@" <&0 &
+  "${as_user[@]}" env SANDBOX="$SANDBOX" SANDBOX_ENTRY="${as_user[*]}" HOME="$SANDBOX" \
+    TMPDIR="$SANDBOX/tmp" bash "$SANDBOX/src/script/${0##*/}" "$@" <&0 &
   wait $! || status=$?
   exit "$status"
 }
