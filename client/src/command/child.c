@@ -5,7 +5,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #ifdef __linux__
@@ -75,6 +78,32 @@ exec_error(int errors)
 	return n == sizeof(error) ? error : 0;
 }
 
+/*
+ * execvp() says "permission denied" also where the command is in no directory of
+ * PATH and one of these cannot be read: tell that from a file that is there.
+ */
+static int
+sort_out_error(const char *command, int error)
+{
+	const char *path = getenv("PATH");
+
+	if (error != EACCES || strchr(command, '/') != NULL || path == NULL)
+		return error;
+	while (*path != '\0')
+	{
+		int	 length = (int) strcspn(path, ":");
+		char file[PATH_MAX];
+
+		if (snprintf(file, sizeof(file), "%.*s%s%s", length, path, length > 0 ? "/" : "", command) <
+				(int) sizeof(file) &&
+			access(file, F_OK) == 0)
+			return error;
+		path += length;
+		path += *path == ':';
+	}
+	return ENOENT;
+}
+
 int
 child_start(Child *child, char *const *command, char **environment, bool own_group)
 {
@@ -109,7 +138,7 @@ child_start(Child *child, char *const *command, char **environment, bool own_gro
 	close(errors[1]);
 	if (error == 0)
 	{
-		error = exec_error(errors[0]);
+		error = sort_out_error(command[0], exec_error(errors[0]));
 		if (error != 0)
 			child_reap(child);
 	}

@@ -12,10 +12,10 @@ const Verb verbs[] = {
 	{"run", VERB_RUN, verb_run, true, "[--] COMMAND [ARGUMENT...]",
 	 "run a command once, and give its output to every duplicate",
 	 "Claims KEY and runs COMMAND, without a shell, renewing the lease until it ends.\n"
-	 "Its standard output and exit status are passed on, stored, and replayed to every\n"
-	 "later run with the same key. A run that finds another in flight waits for it,\n"
-	 "and takes over when its lease lapses. When COMMAND fails the key is released, so\n"
-	 "that the next run tries again. When the lease is lost COMMAND is stopped.\n"
+	 "Its standard output and exit status are passed on, stored, and replayed to\n"
+	 "every later run with the same key. A run that finds another in flight waits for\n"
+	 "it, and takes over when its lease lapses. When COMMAND fails the key is released\n"
+	 "for the next run. When the lease is lost COMMAND is stopped.\n"
 	 "\n"
 	 "COMMAND finds IDEMKIT_KEY, IDEMKIT_CLAIM_TOKEN, IDEMKIT_FENCE and\n"
 	 "IDEMKIT_ATTEMPTS in its environment.\n"
@@ -26,23 +26,27 @@ const Verb verbs[] = {
 	 "75: a run is in flight still, or the lease was lost. 65: the key was used with\n"
 	 "another fingerprint. --report tells all of them apart for a program."},
 	{"claim", VERB_CLAIM, verb_claim, true, "", "claim a key",
-	 "Writes the claim token and exits with 0 where the claim was won. Otherwise exits\n"
-	 "with 1 (completed already: see \"idemkit get\"), 75 (held by somebody else, or\n"
-	 "lapsed and --no-reclaim) or 65 (the key is used with another fingerprint)."},
+	 "Writes the claim token and exits with 0 where the claim was won. Otherwise\n"
+	 "exits with 1 (completed already: see \"idemkit get\"), 75 (held by somebody else,\n"
+	 "or lapsed and --no-reclaim) or 65 (the key is used with another fingerprint)."},
 	{"complete", VERB_COMPLETE, verb_complete, true, "", "store a claim's result",
-	 "The claim token comes from the environment's IDEMKIT_CLAIM_TOKEN or --token-file,\n"
-	 "never from the command line. Exits with 1 where the claim is not held any more."},
+	 "The claim token comes from the environment's IDEMKIT_CLAIM_TOKEN or from\n"
+	 "--token-file, never from the command line. Exits with 1 where the claim is not\n"
+	 "held any more."},
 	{"release", VERB_RELEASE, verb_release, true, "", "give a claim up without a result",
-	 "The claim token comes from the environment's IDEMKIT_CLAIM_TOKEN or --token-file,\n"
-	 "never from the command line. Exits with 1 where the claim is not held any more."},
+	 "The claim token comes from the environment's IDEMKIT_CLAIM_TOKEN or from\n"
+	 "--token-file, never from the command line. Exits with 1 where the claim is not\n"
+	 "held any more."},
 	{"renew", VERB_RENEW, verb_renew, true, "", "let a claim's lease begin anew",
-	 "The claim token comes from the environment's IDEMKIT_CLAIM_TOKEN or --token-file,\n"
-	 "never from the command line. Exits with 1 where the claim is not held any more."},
+	 "The claim token comes from the environment's IDEMKIT_CLAIM_TOKEN or from\n"
+	 "--token-file, never from the command line. Exits with 1 where the claim is not\n"
+	 "held any more."},
 	{"get", VERB_GET, verb_get, true, "", "print a key's record",
 	 "Prints the record without its claim token. Exits with 1 where there is none."},
 	{"wait", VERB_WAIT, verb_wait, true, "", "wait for a key's result",
-	 "Prints the record when it is completed. Exits with 1 where the key was released,\n"
-	 "never claimed, or its lease lapsed: claim it again. Exits with 75 at the timeout."},
+	 "Prints the record when it is completed. Exits with 1 where the key was\n"
+	 "released, never claimed, or its lease lapsed: claim it again. Exits with 75 at\n"
+	 "the timeout."},
 	{"vacuum", VERB_VACUUM, verb_vacuum, false, "", "remove expired records",
 	 "Prints how many were removed. Nothing but disk space depends on it."},
 	{"init", VERB_INIT, verb_init, false, "", "create the extension, or a records table",

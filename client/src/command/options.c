@@ -265,6 +265,20 @@ row_of_code(const Verb *verb, const OptionRow *const *codes, int code)
 }
 
 /*
+ * Is a word the whole name of a long option? getopt_long() takes abbreviations,
+ * which a script must not depend on: a later version may have two options that
+ * begin so.
+ */
+static bool
+is_whole_name(const char *word, const char *name)
+{
+	size_t length = strlen(name);
+
+	return strncmp(word, "--", 2) == 0 && strncmp(word + 2, name, length) == 0 &&
+		   (word[2 + length] == '\0' || word[2 + length] == '=');
+}
+
+/*
  * Say what getopt_long() did not like about argv[at].
  */
 static int
@@ -273,7 +287,8 @@ refuse_option(const Verb *verb, int code, const char *argument)
 	if (code == ':')
 		say("option %s needs an argument", argument);
 	else
-		say("%s has no option %s, or not with what follows it", verb->name, argument);
+		say("%s has no option %.*s, or it takes no argument", verb->name,
+			(int) strcspn(argument, "="), argument);
 	say("try \"idemkit %s --help\"", verb->name);
 	return EX_USAGE;
 }
@@ -305,18 +320,21 @@ parse_options(const Verb *verb, int argc, char **argv, Options *options)
 	};
 	list_options(verb, longs, shorts, codes);
 	optind = 1;
-	while ((code = getopt_long(argc, argv, shorts, longs, NULL)) != -1)
+	for (int at = optind; (code = getopt_long(argc, argv, shorts, longs, NULL)) != -1; at = optind)
 	{
 		const OptionRow *row;
 
+		if (code == '?' || code == ':')
+			return refuse_option(verb, code, argv[optind - 1]);
+		row = row_of_code(verb, codes, code);
+		if ((code == HELP_CODE && !is_whole_name(argv[at], "help")) ||
+			(code >= FIRST_CODE && !is_whole_name(argv[at], row->name)))
+			return refuse_option(verb, '?', argv[at]);
 		if (code == HELP_CODE || code == 'h')
 		{
 			print_verb_help(verb, stdout);
 			return -1;
 		}
-		if (code == '?' || code == ':')
-			return refuse_option(verb, code, argv[optind - 1]);
-		row = row_of_code(verb, codes, code);
 		if (row == NULL || store_option(row, optarg, options) != EX_OK)
 			return EX_USAGE;
 	}

@@ -523,6 +523,7 @@ supervise(Run *run, const IdemkitClaim *claim, double asked)
 	s->leased_until = asked + s->options->lease;
 	s->renew_at = asked + s->options->lease / 3;
 	s->pause = PAUSE_MIN;
+	s->capture.from = -1;
 	s->kill_at = INFINITY;
 	s->output_until = INFINITY;
 	run->report.attempts = idemkit_record_attempts(record);
