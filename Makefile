@@ -12,7 +12,7 @@ PGFILEDESC = "idemkit - idempotency keys inside the database"
 
 REGRESS = $(patsubst sql/%.sql,%,$(sort $(wildcard sql/*.sql)))
 ISOLATION = $(patsubst specs/%.spec,%,$(sort $(wildcard specs/*.spec)))
-TAP_TESTS = 1
+TAP_TESTS ?= 1
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
