@@ -105,6 +105,9 @@ sub start_idemkit
 			open(STDOUT, '>', $run->{out}) or POSIX::_exit(122);
 		}
 		open(STDERR, '>', $run->{err}) or POSIX::_exit(123);
+		# PostgreSQL's modules have set these for themselves
+		delete $ENV{PGAPPNAME};
+		$SIG{PIPE} = 'DEFAULT';
 		$ENV{$_} = $options->{env}{$_} for keys %{ $options->{env} // {} };
 		$SIG{$_} = 'IGNORE' for @{ $options->{ignore} // [] };
 		exec(under(), build_path('idemkit'), @arguments) or POSIX::_exit(124);
