@@ -82,30 +82,32 @@ create_table(const char *schema, const char *name, bool unlogged)
 }
 
 /*
- * Drops an index that the Python package makes: one of that name, on this
- * table, with a predicate.
+ * DROP INDEX of an index that the Python package makes, or NULL: one of that
+ * name, on this table, with a predicate.
  */
-static void
-drop_package_index(Relation table, const char *suffix)
+static char *
+drop_package_index_command(Relation table, const char *suffix)
 {
 	char *name = psprintf("%s_%s", RelationGetRelationName(table), suffix);
 	Oid	  index = get_relname_relid(name, RelationGetNamespace(table));
 
-	if (index != InvalidOid && idemkit_is_partial_index(table, index))
-		idemkit_execute_definition(psprintf(
-			"DROP INDEX %s",
-			quote_qualified_identifier(get_namespace_name(RelationGetNamespace(table)), name)));
+	if (index == InvalidOid || !idemkit_is_partial_index(table, index))
+		return NULL;
+	return psprintf("DROP INDEX %s", quote_qualified_identifier(
+										 get_namespace_name(RelationGetNamespace(table)), name));
 }
 
 /*
- * Adds to a table what it lacks of a records table, rewriting no row.  Raises
- * 55000 for a table that is something else.
+ * The commands that add to a table what it lacks of a records table, in
+ * order; none rewrites a row.  Raises 55000 for a table that is something
+ * else.
  */
-static void
-adopt_table(Relation table)
+static List *
+adoption_commands(Relation table)
 {
 	IdemkitFault fault = idemkit_adoption_fault(table);
 	char		*name = idemkit_quoted_name(table);
+	List		*commands;
 
 	if (fault.what != NULL)
 		ereport(ERROR, (errcode(IDEMKIT_ERRCODE_NOT_RECORDS),
@@ -113,16 +115,17 @@ adopt_table(Relation table)
 							   RelationGetRelationName(table)),
 						errdetail_internal("%s", fault.what)));
 
-	idemkit_execute_definition(idemkit_add_columns_command(name));
+	commands = list_make3(idemkit_add_columns_command(name),
+						  drop_package_index_command(table, "lease_until_idx"),
+						  drop_package_index_command(table, "completed_at_idx"));
 	if (!idemkit_has_c_collation(table))
-		idemkit_execute_definition(idemkit_set_collation_command(name));
-	drop_package_index(table, "lease_until_idx");
-	drop_package_index(table, "completed_at_idx");
+		commands = lappend(commands, idemkit_set_collation_command(name));
 	if (idemkit_expiry_index(table) == InvalidOid)
-		idemkit_execute_definition(
-			idemkit_create_index_command(name, RelationGetRelationName(table)));
+		commands =
+			lappend(commands, idemkit_create_index_command(name, RelationGetRelationName(table)));
 	if (table->rd_options == NULL && table->rd_rel->relkind == RELKIND_RELATION)
-		idemkit_execute_definition(idemkit_set_parameters_command(name));
+		commands = lappend(commands, idemkit_set_parameters_command(name));
+	return commands;
 }
 
 /*
@@ -133,12 +136,10 @@ adopt_table(Relation table)
 static void
 adopt_if_needed(Oid relid)
 {
-	Relation table = relation_open(relid, AccessShareLock);
-	bool	 complete = idemkit_schema_fault(table).what == NULL;
-
-	relation_close(table, NoLock);
-	if (complete)
-		return;
+	Relation  table;
+	bool	  complete;
+	List	 *commands;
+	ListCell *cell;
 
 	/*
 	 * While the extension's script runs as a superuser it must not take over
@@ -150,9 +151,21 @@ adopt_if_needed(Oid relid)
 				 errmsg("table \"%s\" exists already", get_rel_name(relid)),
 				 errhint("Create the extension in another schema, then adopt this table with "
 						 "idemkit_create_table() and pass it as \"records\".")));
-	table = relation_open(relid, AccessExclusiveLock);
-	adopt_table(table);
+
+	table = relation_open(relid, AccessShareLock);
+	complete = idemkit_schema_fault(table).what == NULL;
 	relation_close(table, NoLock);
+	if (complete)
+		return;
+
+	table = relation_open(relid, AccessExclusiveLock);
+	commands = adoption_commands(table);
+	relation_close(table, NoLock);
+	foreach(cell, commands)
+	{
+		if (lfirst(cell) != NULL)
+			idemkit_execute_definition(lfirst(cell));
+	}
 }
 
 /*
