@@ -176,7 +176,7 @@ static bool
 wants_prepare(const IdemkitWaiter *waiter)
 {
 	return waiter->proof == IDEMKIT_PROVEN && waiter->has_read &&
-		   waiter->prepared == IDEMKIT_UNPREPARED;
+		   waiter->prepared == IDEMKIT_UNPREPARED && waiter->waits.wait_count > 0;
 }
 
 bool

@@ -134,10 +134,20 @@ idemkit_session_rest(IdemkitWaiter *waiter)
 	send_unlisten(waiter, "UNLISTEN *");
 }
 
+/*
+ * Is it time to stop listening to what is not needed? Where we listen anyway there
+ * is no hurry: what comes first is that the connection is free for the next wait.
+ */
+static bool
+must_tidy(const IdemkitWaiter *waiter)
+{
+	return waiter->untidy && (waiter->proof == IDEMKIT_REFUTED || waiter->waits.wait_count > 0);
+}
+
 bool
 idemkit_session_send_last(IdemkitWaiter *waiter, int64_t now)
 {
-	if (waiter->untidy)
+	if (must_tidy(waiter))
 		send_unlisten(waiter, waiter->proof == IDEMKIT_PROVEN
 								  ? "UNLISTEN " IDEMKIT_SELFTEST_CHANNEL
 								  : "UNLISTEN " IDEMKIT_CHANNEL
@@ -225,7 +235,7 @@ idemkit_session_due(const IdemkitWaiter *waiter, int64_t now)
 
 	if (waiter->query != IDEMKIT_QUERY_NONE)
 		return due;
-	if (waiter->untidy)
+	if (must_tidy(waiter))
 		return now;
 	if (waiter->proof != IDEMKIT_REFUTED && !waiter->listening && waiter->waits.wait_count > 0)
 		return now;

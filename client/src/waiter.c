@@ -6,6 +6,7 @@
  * deadline is just over, and what callbacks submit goes out in the same step.
  */
 #include <limits.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -409,15 +410,44 @@ idemkit_waiter_process(IdemkitWaiter *waiter)
 	return IDEMKIT_OK;
 }
 
+/*
+ * Is a query under way that park may not leave behind?
+ */
+static bool
+is_busy(const IdemkitWaiter *waiter)
+{
+	return waiter->phase == IDEMKIT_UP && waiter->query != IDEMKIT_QUERY_NONE &&
+		   waiter->query != IDEMKIT_QUERY_UNLISTEN;
+}
+
+/*
+ * A wait may end before the query that answered it has: the rest of the answer is
+ * on its way. Give a query that is that young a moment.
+ */
+static void
+let_query_end(IdemkitWaiter *waiter)
+{
+	int64_t end = waiter->patience - waiter->options.query_timeout_us + IDEMKIT_PARK_US;
+	int64_t now;
+
+	while (is_busy(waiter) && (now = idemkit_clock()) < end)
+	{
+		struct pollfd ready = {.fd = PQsocket(waiter->conn), .events = POLLIN};
+
+		(void) poll(&ready, 1, (int) ((end - now) / 1000 + 1));
+		(void) idemkit_waiter_process(waiter);
+	}
+}
+
 void
 idemkit_waiter_park(IdemkitWaiter *waiter)
 {
-	if (waiter->waits.wait_count > 0 || waiter->phase != IDEMKIT_UP)
+	if (waiter->waits.wait_count > 0)
 		return;
-	if (waiter->query == IDEMKIT_QUERY_NONE && (waiter->listening || waiter->untidy))
+	let_query_end(waiter);
+	if (waiter->phase == IDEMKIT_UP && waiter->query == IDEMKIT_QUERY_NONE && waiter->listening)
 		idemkit_session_rest(waiter);
-	if (waiter->unflushed ||
-		(waiter->query != IDEMKIT_QUERY_NONE && waiter->query != IDEMKIT_QUERY_UNLISTEN))
+	if (is_busy(waiter) || waiter->unflushed)
 		idemkit_connection_close(waiter);
 }
 

@@ -33,6 +33,9 @@
 /* How long to go on listening when nobody waits. */
 #define IDEMKIT_LINGER_US 1000000
 
+/* How old a query may become that the last of the threads leaves behind. */
+#define IDEMKIT_PARK_US 20000
+
 #define IDEMKIT_CHANNEL			 "idemkit_completions"
 #define IDEMKIT_SELFTEST_CHANNEL "idemkit_selftest"
 

@@ -96,9 +96,18 @@ for my $waiter (@waiting)
 	is("$status$out$err", "0begun\ndone\n", 'a run that waited replays the result');
 }
 
+$holder = start_holder('changed');
+my $waiter = start_idemkit('run', '-k', 'changed', '--', 'echo', 'never');
+subscribed('changed');
+$node->safe_psql('postgres',
+	q{UPDATE idemkit_records SET fingerprint = 'other' WHERE effective_key = 'changed'});
+release_holder();
+$holder->finish;
+is(($waiter->finish)[0], EX_DATAERR, 'a result with another fingerprint is not replayed');
+
 # retention 0: for those who wait, and for nobody after
 $holder = start_holder('nothing kept', '-e', '0');
-my $waiter = start_idemkit('run', '-k', 'nothing kept', '--', 'echo', 'again');
+$waiter = start_idemkit('run', '-k', 'nothing kept', '--', 'echo', 'again');
 subscribed('nothing kept');
 release_holder();
 $holder->finish;
