@@ -49,6 +49,13 @@ typedef struct StatementText
 #define BEFORE	   "OPERATOR(pg_catalog.<)"
 #define NOT_BEFORE "OPERATOR(pg_catalog.>=)"
 
+/*
+ * Conditions beside the key.  They are function calls and not operators, so
+ * that the index on lease_until cannot be taken for a way to find the row.
+ */
+#define LEASE_AS_SEEN(value)  "pg_catalog.timestamptz_eq(r.lease_until, " value ")"
+#define LEASE_NOT_OVER(clock) "pg_catalog.timestamptz_ge(r.lease_until, " clock ")"
+
 /* The row is the claim of that token.  $1 is the key, $2 the token. */
 #define OWNED_CLAIM \
 	"r.effective_key " EQUALS " $1 AND r.claim_token " EQUALS " $2 AND r.state " EQUALS " 'CLAIMED'"
@@ -111,7 +118,7 @@ static const StatementText statements[] = {
 		 " response_status = NULL, response_headers = NULL, response_body = NULL,"
 		 " schema_version = " SCHEMA_VERSION ", awaited = false, attempts = $7"
 		 " WHERE r.effective_key " EQUALS " $1 AND r.claim_token " EQUALS " $8"
-		 " AND r.state " EQUALS " $9 AND r.lease_until " EQUALS " $10",
+		 " AND r.state " EQUALS " $9 AND " LEASE_AS_SEEN("$10"),
 		 10,
 		 {TEXTOID, TEXTOID, INT4OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, TEXTOID,
 		  TEXTOID, TIMESTAMPTZOID}},
@@ -180,7 +187,7 @@ static const StatementText statements[] = {
 	[IDEMKIT_MARK_AWAITED] =
 		{"UPDATE %s AS r SET awaited = true FROM pg_catalog.unnest($1) AS k(effective_key)"
 		 " WHERE r.effective_key " EQUALS " k.effective_key AND r.state " EQUALS " 'CLAIMED'"
-		 " AND r.lease_until " NOT_BEFORE " $2 AND NOT r.awaited",
+		 " AND " LEASE_NOT_OVER("$2") " AND NOT r.awaited",
 		 2,
 		 {TEXTARRAYOID, TIMESTAMPTZOID}},
 
@@ -220,8 +227,8 @@ static const StatementText statements[] = {
 		 " seen_state, seen_lease_until)"
 		 " WHERE r.effective_key " EQUALS " k.effective_key AND r.claim_token " EQUALS
 		 " k.seen_token"
-		 " AND r.state " EQUALS " k.seen_state AND r.lease_until " EQUALS " k.seen_lease_until"
-		 " RETURNING r.effective_key",
+		 " AND r.state " EQUALS
+		 " k.seen_state AND " LEASE_AS_SEEN("k.seen_lease_until") " RETURNING r.effective_key",
 		 10,
 		 {TEXTARRAYOID, TEXTARRAYOID, INT4OID, TEXTARRAYOID, TIMESTAMPTZARRAYOID, TIMESTAMPTZOID,
 		  INT4ARRAYOID, TEXTARRAYOID, TEXTARRAYOID, TIMESTAMPTZARRAYOID}},
