@@ -8,13 +8,16 @@
 #   inside_sandbox || enter_sandbox "$@"
 #
 # and from the second line on runs inside, with the copied source as its working
-# directory. Nothing outside is written to. However the script ends, the sandbox
+# directory. (Where it is not in script/, it sets sandbox_script to its path from
+# the top of the source before.) Nothing outside is written to. However the script ends, the sandbox
 # and every server in it are removed, unless $SANDBOX/keep exists.
 # shellcheck shell=bash
 
 # The server versions the extension is made for; other servers are refused.
 OLDEST_SERVER=13
 NEWEST_SERVER=19
+
+SOURCE_TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 
 die() {
   echo "${0##*/}: $*" >&2
@@ -39,13 +42,11 @@ inside_sandbox() {
 
 # Copies the source tree, without what is ignored or generated, to directory $1.
 copy_source() {
-  local top
   # The tree may belong to somebody else (a mounted volume): git would refuse.
   local -a git=(git -c 'safe.directory=*')
-  top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
   mkdir -p "$1"
-  cd "$top" || return
-  if [ "$("${git[@]}" rev-parse --show-toplevel 2>/dev/null)" = "$top" ]; then
+  cd "$SOURCE_TOP" || return
+  if [ "$("${git[@]}" rev-parse --show-toplevel 2>/dev/null)" = "$SOURCE_TOP" ]; then
     # What is deleted but not yet committed is still listed: hence the filter.
     "${git[@]}" ls-files -z --cached --others --exclude-standard |
       perl -0 -lne 'print if -e || -l' | tar --null -T - -cf - | tar -C "$1" -xf -
@@ -87,7 +88,7 @@ enter_sandbox() {
   cd "$SANDBOX/src" || exit
   # In the background, so that a signal to this shell is acted on at once.
   "${as_user[@]}" env SANDBOX="$SANDBOX" SANDBOX_ENTRY="${as_user[*]}" HOME="$SANDBOX" \
-    TMPDIR="$SANDBOX/tmp" bash "$SANDBOX/src/script/${0##*/}" "$@" <&0 &
+    TMPDIR="$SANDBOX/tmp" bash "$SANDBOX/src/${sandbox_script:-script/${0##*/}}" "$@" <&0 &
   wait $! || status=$?
   exit "$status"
 }
