@@ -1,15 +1,9 @@
 /*
- * round.c - reading keys, and judging what was read
+ * round.c - judging what was read
  *
- * One query reads a batch of keys with idemkit_subscribe(), which also marks
- * their claims as awaited. Keys that come back are judged by their record, keys
- * that do not are absent. Rows are taken as they come in, so that memory holds
- * one of them at a time and the first wait does not wait for the last row.
- *
- * Marking writes to the row. Where it can not, because a transaction holds the
- * row's lock or since this role may only read, the batch is read without marks:
- * one claim that is being completed in a long transaction must not hold up all
- * other waits.
+ * Keys that come back from a query are judged by their record, keys that do not
+ * are absent. Rows are taken as they come in, so that memory holds one of them at a
+ * time and the first wait does not wait for the last row.
  *
  * Errors come in three kinds. Those that pass (another server state, a conflict,
  * a lack of resources) leave the keys to be read again later. One that a single
@@ -18,177 +12,23 @@
  */
 #include <string.h>
 
-#include "alloc.h"
 #include "record.h"
 #include "waiter.h"
-#include "wire.h"
-
-/*
- * Mark and read. The lock's timeout is set for this one transaction, which leaves
- * nothing behind in a connection that a pooler shares; the CASE makes sure that it
- * is set first.
- */
-#define STATEMENT                                                        \
-	"SELECT " IDEMKIT_RECORD_COLUMNS " FROM"                             \
-	" pg_catalog.set_config('lock_timeout', '50ms', true) AS bound(ms)," \
-	" LATERAL idemkit_subscribe(CASE WHEN bound.ms IS NOT NULL THEN $1 END, $2)"
-#define STATEMENT_NAME "idemkit_read"
-/* Only read. */
-#define PLAIN_STATEMENT                                                          \
-	"SELECT " IDEMKIT_RECORD_COLUMNS " FROM pg_catalog.unnest($1) AS key(text)," \
-	" LATERAL idemkit_get(key.text, $2)"
 
 /* A length of time after which a lease's end is not worth an alarm. */
 #define FAR_AWAY_SECONDS 1e9
 
-static const Oid statement_types[] = {IDEMKIT_OID_TEXT_ARRAY, IDEMKIT_OID_REGCLASS};
-
-/*
- * Move keys from a queue to the batch, as many as it may have.
- */
-static void
-take_keys(IdemkitWaiter *waiter, IdemkitLink *queue)
-{
-	while (!idemkit_list_empty(queue) && waiter->batch < waiter->batch_limit)
-	{
-		idemkit_key_read(&waiter->waits, IDEMKIT_MEMBER(IdemkitKey, link, queue->next));
-		waiter->batch++;
-	}
-}
-
-/*
- * Choose the batch. Notified keys go alone, so that their waits do not wait for
- * a long query; but every other time only, lest the rest waits for ever.
- */
-static void
-take_batch(IdemkitWaiter *waiter)
-{
-	IdemkitWaits *waits = &waiter->waits;
-
-	waiter->batch = 0;
-	take_keys(waiter, &waits->notified);
-	if (waiter->batch == 0 || waiter->left_behind)
-	{
-		take_keys(waiter, &waits->queued);
-		waiter->left_behind = false;
-	}
-	else
-		waiter->left_behind = !idemkit_list_empty(&waits->queued);
-}
-
-/*
- * The keys of the batch as a text[] in binary format, or NULL when out of memory.
- */
-static unsigned char *
-encode_batch(const IdemkitWaiter *waiter, size_t *length)
-{
-	const IdemkitLink *head = &waiter->waits.reading;
-	unsigned char	  *array;
-	unsigned char	  *to;
-
-	*length = 20;
-	for (IdemkitLink *link = head->next; link != head; link = link->next)
-		*length += 4 + IDEMKIT_MEMBER(IdemkitKey, link, link)->length;
-	array = idemkit_mem_alloc(*length);
-	if (array == NULL)
-		return NULL;
-	to = idemkit_put_int4(array, 1); /* dimensions */
-	to = idemkit_put_int4(to, 0);	 /* no NULLs */
-	to = idemkit_put_int4(to, IDEMKIT_OID_TEXT);
-	to = idemkit_put_int4(to, (uint32_t) waiter->batch);
-	to = idemkit_put_int4(to, 1); /* lower bound */
-	for (IdemkitLink *link = head->next; link != head; link = link->next)
-	{
-		const IdemkitKey *key = IDEMKIT_MEMBER(IdemkitKey, link, link);
-
-		to = idemkit_put_int4(to, (uint32_t) key->length);
-		memcpy(to, key->text, key->length);
-		to += key->length;
-	}
-	return array;
-}
-
 /*
  * End all waits of the batch under way with an error.
  */
-static void
-end_batch(IdemkitWaiter *waiter, const IdemkitError *error)
+void
+idemkit_round_abandon(IdemkitWaiter *waiter, const IdemkitError *error)
 {
 	IdemkitLink *reading = &waiter->waits.reading;
 
 	while (!idemkit_list_empty(reading))
 		idemkit_waits_end_key(&waiter->waits, IDEMKIT_MEMBER(IdemkitKey, link, reading->next));
 	idemkit_call_back(waiter, IDEMKIT_OUTCOME_ERROR, NULL, error);
-}
-
-/*
- * Send a query for the keys that wait to be read; false where there are none.
- */
-bool
-idemkit_round_send(IdemkitWaiter *waiter, int64_t now)
-{
-	IdemkitParams	 params = {0};
-	IdemkitHeapNode *first = idemkit_heap_first(&waiter->waits.schedule);
-	bool			 plain = waiter->read_plainly || waiter->may_only_read;
-	unsigned char	*array;
-	size_t			 length;
-	int				 sent;
-
-	if (first != NULL && first->when <= now && waiter->next_round <= now)
-	{
-		idemkit_waits_queue_due(&waiter->waits, now);
-		waiter->next_round = now + IDEMKIT_ROUND_SPACING_US;
-	}
-	take_batch(waiter);
-	if (waiter->batch == 0)
-		return false;
-	array = encode_batch(waiter, &length);
-	if (array == NULL)
-	{
-		(void) idemkit_error_set_memory(&waiter->round_error);
-		end_batch(waiter, &waiter->round_error);
-		return false;
-	}
-	idemkit_add_bytes(&params, IDEMKIT_OID_TEXT_ARRAY, array, (int) length);
-	idemkit_add_text(&params, IDEMKIT_OID_REGCLASS, waiter->options.records);
-	if (waiter->prepared == IDEMKIT_PREPARED && !plain)
-		sent = PQsendQueryPrepared(waiter->conn, STATEMENT_NAME, params.count, params.values,
-								   params.lengths, params.formats, 1);
-	else
-		sent = PQsendQueryParams(waiter->conn, plain ? PLAIN_STATEMENT : STATEMENT, params.count,
-								 params.types, params.values, params.lengths, params.formats, 1);
-	if (sent != 0)
-		sent = PQsetSingleRowMode(waiter->conn);
-	idemkit_mem_free(array);
-	waiter->round_failed = false;
-	waiter->read_plainly = false;
-	waiter->marking = !plain;
-	waiter->counters[IDEMKIT_COUNTER_KEYS_READ] += waiter->batch;
-	idemkit_connection_sent(waiter, IDEMKIT_QUERY_READ, sent);
-	return true;
-}
-
-/*
- * May and should the statement be prepared now? Only on a connection that is
- * known to be a session of its own, and only once it is known to work.
- */
-static bool
-wants_prepare(const IdemkitWaiter *waiter)
-{
-	return waiter->proof == IDEMKIT_PROVEN && waiter->has_read &&
-		   waiter->prepared == IDEMKIT_UNPREPARED && waiter->waits.wait_count > 0;
-}
-
-bool
-idemkit_round_send_prepare(IdemkitWaiter *waiter)
-{
-	if (!wants_prepare(waiter))
-		return false;
-	waiter->round_failed = false;
-	idemkit_connection_sent(
-		waiter, IDEMKIT_QUERY_PREPARE,
-		PQsendPrepare(waiter->conn, STATEMENT_NAME, STATEMENT, 2, statement_types));
-	return true;
 }
 
 /*
@@ -270,7 +110,11 @@ take_row(IdemkitWaiter *waiter, const PGresult *result)
 	}
 	idemkit_record_free(key->record);
 	key->record = record;
-	schedule_key(waiter, key, idemkit_record_remaining_seconds(record));
+	/* notified, and claimed nevertheless: a new claim, which has to be marked */
+	if (waiter->notified_only && !waiter->may_only_read)
+		idemkit_key_queue(&waiter->waits, key);
+	else
+		schedule_key(waiter, key, idemkit_record_remaining_seconds(record));
 }
 
 void
@@ -312,9 +156,11 @@ is_passing(const char *sqlstate)
 static bool
 can_read_plainly(IdemkitWaiter *waiter, const char *sqlstate)
 {
-	if (waiter->marking && strcmp(sqlstate, "55P03") == 0) /* lock_not_available */
+	if (waiter->statement != IDEMKIT_MARK_AND_READ)
+		return false;
+	if (strcmp(sqlstate, "55P03") == 0) /* lock_not_available */
 		waiter->read_plainly = true;
-	else if (waiter->marking && strcmp(sqlstate, "42501") == 0) /* insufficient_privilege */
+	else if (strcmp(sqlstate, "42501") == 0) /* insufficient_privilege */
 		waiter->may_only_read = true;
 	else
 		return false;
@@ -330,11 +176,11 @@ fail_batch(IdemkitWaiter *waiter)
 	IdemkitError error = waiter->round_error;
 	IdemkitLink *reading = &waiter->waits.reading;
 
-	if (waiter->prepared == IDEMKIT_PREPARED &&
+	if (waiter->prepared[waiter->statement] == IDEMKIT_PREPARED &&
 		(strcmp(error.sqlstate, "26000") == 0 || strcmp(error.sqlstate, "0A000") == 0))
 	{
 		/* the prepared statement is gone or outdated */
-		waiter->prepared = IDEMKIT_UNPREPARABLE;
+		waiter->prepared[waiter->statement] = IDEMKIT_UNPREPARABLE;
 		idemkit_waits_requeue(&waiter->waits);
 	}
 	else if (error.status != IDEMKIT_ERROR_SERVER)
@@ -360,7 +206,7 @@ fail_batch(IdemkitWaiter *waiter)
 		idemkit_waits_requeue(&waiter->waits);
 	}
 	else
-		end_batch(waiter, &error);
+		idemkit_round_abandon(waiter, &error);
 }
 
 /*
@@ -375,7 +221,8 @@ idemkit_round_done(IdemkitWaiter *waiter, IdemkitQuery query)
 		return;
 	if (query == IDEMKIT_QUERY_PREPARE)
 	{
-		waiter->prepared = waiter->round_failed ? IDEMKIT_UNPREPARABLE : IDEMKIT_PREPARED;
+		waiter->prepared[waiter->preparing] =
+			waiter->round_failed ? IDEMKIT_UNPREPARABLE : IDEMKIT_PREPARED;
 		return;
 	}
 	if (waiter->round_failed)
@@ -400,7 +247,7 @@ idemkit_round_due(const IdemkitWaiter *waiter, int64_t now)
 
 	if (waiter->query != IDEMKIT_QUERY_NONE)
 		return IDEMKIT_NEVER;
-	if (wants_prepare(waiter) || !idemkit_list_empty(&waiter->waits.queued) ||
+	if (idemkit_read_wants_prepare(waiter) || !idemkit_list_empty(&waiter->waits.queued) ||
 		!idemkit_list_empty(&waiter->waits.notified))
 		return now;
 	if (first == NULL)

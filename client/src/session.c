@@ -24,7 +24,8 @@ idemkit_session_begin(IdemkitWaiter *waiter)
 	waiter->listening = false;
 	waiter->untidy = false;
 	waiter->echo_seen = false;
-	waiter->prepared = IDEMKIT_UNPREPARED;
+	for (int i = 0; i < IDEMKIT_STATEMENTS; i++)
+		waiter->prepared[i] = IDEMKIT_UNPREPARED;
 	waiter->selftest_end = IDEMKIT_NEVER;
 	waiter->has_read = false;
 	waiter->read_plainly = false;

@@ -368,8 +368,8 @@ send_next(IdemkitWaiter *waiter, int64_t now)
 {
 	if (waiter->phase != IDEMKIT_UP || waiter->query != IDEMKIT_QUERY_NONE)
 		return;
-	(void) (idemkit_session_send_first(waiter) || idemkit_round_send(waiter, now) ||
-			idemkit_session_send_last(waiter, now) || idemkit_round_send_prepare(waiter));
+	(void) (idemkit_session_send_first(waiter) || idemkit_read_send(waiter, now) ||
+			idemkit_session_send_last(waiter, now) || idemkit_read_send_prepare(waiter));
 }
 
 static void

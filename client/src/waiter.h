@@ -6,7 +6,8 @@
  *	 waits.c	which waits there are, for which keys, and when each is due
  *	 connect.c	the connection: make it, lose it, send and receive on it
  *	 session.c	what a connection is prepared with: LISTEN and its self-test
- *	 round.c	reading keys and judging what was read
+ *	 read.c		which keys to read next, and by which statement
+ *	 round.c	judging what was read, and what to do about errors
  *	 waiter.c	the public calls, and the order of all of this in one step
  *	 shared.c	the blocking wait for threads, over the public calls
  *
@@ -83,6 +84,15 @@ typedef enum IdemkitPrepared
 	IDEMKIT_UNPREPARABLE /* the server would not have it */
 } IdemkitPrepared;
 
+/* How to read keys; in the order in which they are prepared. */
+typedef enum IdemkitStatement
+{
+	IDEMKIT_READ_ONE,
+	IDEMKIT_MARK_AND_READ,
+	IDEMKIT_READ_MANY,
+	IDEMKIT_STATEMENTS
+} IdemkitStatement;
+
 struct IdemkitWaiter
 {
 	char				*conninfo;
@@ -119,18 +129,20 @@ struct IdemkitWaiter
 	int64_t		 idle_since;   /* nobody waits since then; or IDEMKIT_NEVER */
 	char		 probe[40];	   /* payload of the self-test */
 
-	/* round.c */
-	IdemkitPrepared prepared; /* is the statement? */
-	size_t			batch;	  /* keys in the query under way */
-	size_t			batch_limit;
-	bool			round_failed;  /* the query under way has raised an error */
-	bool			marking;	   /* it marks what it reads */
-	bool			read_plainly;  /* the next one is to read without marking */
-	bool			may_only_read; /* so is every one on this connection */
-	IdemkitError	round_error;   /* that error */
-	bool			has_read;	   /* this connection has answered a query for keys */
-	bool			left_behind;   /* the last query did without the queued keys */
-	int64_t			next_round;	   /* no scheduled reading before then */
+	/* read.c */
+	IdemkitPrepared	 prepared[IDEMKIT_STATEMENTS];
+	IdemkitStatement preparing;		/* by the query under way */
+	IdemkitStatement statement;		/* of the query under way */
+	bool			 notified_only; /* its keys were all notified */
+	size_t			 batch;			/* keys in the query under way */
+	size_t			 batch_limit;
+	bool			 round_failed;	/* the query under way has raised an error */
+	bool			 read_plainly;	/* the next one is to read without marking */
+	bool			 may_only_read; /* so is every one on this connection */
+	IdemkitError	 round_error;	/* that error */
+	bool			 has_read;		/* this connection has answered a query for keys */
+	bool			 left_behind;	/* the last query did without the queued keys */
+	int64_t			 next_round;	/* no scheduled reading before then */
 };
 
 /* connect.c */
@@ -157,9 +169,14 @@ void idemkit_session_check_selftest(IdemkitWaiter *waiter, int64_t now);
 /* When session.c wants to be asked again. */
 int64_t idemkit_session_due(const IdemkitWaiter *waiter, int64_t now);
 
+/* read.c */
+bool idemkit_read_send(IdemkitWaiter *waiter, int64_t now);
+bool idemkit_read_wants_prepare(const IdemkitWaiter *waiter);
+bool idemkit_read_send_prepare(IdemkitWaiter *waiter);
+
 /* round.c */
-bool	idemkit_round_send(IdemkitWaiter *waiter, int64_t now);
-bool	idemkit_round_send_prepare(IdemkitWaiter *waiter);
+/* End all waits of the batch under way with an error. */
+void	idemkit_round_abandon(IdemkitWaiter *waiter, const IdemkitError *error);
 void	idemkit_round_result(IdemkitWaiter *waiter, const PGresult *result);
 void	idemkit_round_done(IdemkitWaiter *waiter, IdemkitQuery query);
 int64_t idemkit_round_due(const IdemkitWaiter *waiter, int64_t now);
