@@ -9,8 +9,8 @@
 #
 # and from the second line on runs inside, with the copied source as its working
 # directory. (Where it is not in script/, it sets sandbox_script to its path from
-# the top of the source before.) Nothing outside is written to. However the script ends, the sandbox
-# and every server in it are removed, unless $SANDBOX/keep exists.
+# the top of the source before.) Nothing outside is written to. However the script
+# ends, the sandbox and every server in it are removed, unless $SANDBOX/keep exists.
 # shellcheck shell=bash
 
 # The server versions the extension is made for; other servers are refused.
