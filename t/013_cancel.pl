@@ -99,6 +99,18 @@ $node->value('SELECT pg_sleep(0.6)');    # the time that must not be missing fro
 $holder->query_safe('ROLLBACK');
 is($waiter->query(''), 'new_claimed|t|t|t', 'a claim that has waited has its whole lease');
 
+# The shortest lease and retention there are: each call returns, although it
+# takes longer than they last.
+$node->value(q{TRUNCATE idemkit_records; SET statement_timeout = '10s';
+	SELECT idemkit_claim('short', lease_ttl_seconds => 0.000001); UPDATE idemkit_records SET claim_token = 'token'});
+foreach my $call (
+	"idemkit_renew('short', 'token', 0.000001)",
+	"idemkit_renew('short', 'token', 0.001)",
+	"idemkit_complete('short', 'token', expires_after_seconds => 0.000001)")
+{
+	is($node->sqlstate("SET statement_timeout = '10s'; SELECT 1 / $call\:\:int" =~ s/\\//gr), '00000', "it returns, and true: $call");
+}
+
 # A backend that is terminated while it waits leaves nothing either.
 $holder->query_safe("BEGIN; SELECT idemkit_claim('last')");
 $node->begin_statement($waiter, "SELECT idemkit_claim('last')");

@@ -41,6 +41,8 @@ sub prepare
 	$node->append_conf('postgresql.conf', join("\n",
 			'max_connections = 100', 'shared_buffers = 32MB',
 			'synchronous_commit = on', 'log_statement = none',
+			# A call that never ends is a failure, not a hung test.
+			'statement_timeout = 90s',
 			"log_line_prefix = '%m [%p] %q%a %e '", @settings, ''));
 	return $node;
 }
