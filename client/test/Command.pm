@@ -121,7 +121,7 @@ sub finish
 {
 	my ($run) = @_;
 	my $end = time + 60 * slowness();
-	while (waitpid($run->{pid}, POSIX::WNOHANG()) == 0)
+	while ($run->is_running)
 	{
 		if (time > $end)
 		{
@@ -131,15 +131,18 @@ sub finish
 		}
 		sleep 0.01;
 	}
-	$run->{status} = ($? & 127) ? -($? & 127) : $? >> 8;
-	delete $running{ $run->{pid} };
 	return ($run->{status}, slurp($run->{out}), slurp($run->{err}));
 }
 
+# Has it not ended yet?
 sub is_running
 {
 	my ($run) = @_;
-	return kill(0, $run->{pid});
+	return 0 if defined $run->{status};
+	return 1 if waitpid($run->{pid}, POSIX::WNOHANG()) == 0;
+	$run->{status} = ($? & 127) ? -($? & 127) : $? >> 8;
+	delete $running{ $run->{pid} };
+	return 0;
 }
 
 sub idemkit

@@ -65,7 +65,7 @@ my $run = start_command([ '-k', 'long', '-l', $lease ],
 	'i=0; while [ $i -lt ' . 80 * slowness() . ' ]; do sleep 0.1; i=$((i + 1)); done; echo end');
 my (%ends, $least);
 my $tried = 0;
-while (value('state', 'long') eq 'CLAIMED')
+while ($run->is_running && value('state', 'long') eq 'CLAIMED')
 {
 	my ($end, $left) = split /\|/,
 	  value('lease_until, extract(epoch FROM lease_until - clock_timestamp())', 'long');

@@ -182,6 +182,22 @@ my $sql = q{BEGIN; SELECT idemkit_guard(:'key', :'token'); INSERT INTO work VALU
 is($status, 0, 'the command can guard its writes with the token: exit status') or diag $err;
 is($node->safe_psql('postgres', 'SELECT count(*) FROM work'), 1, 'and writes');
 
+# and for completing the claim in the transaction of the work
+my $completing = q{SELECT idemkit_complete(:'key', :'token', 7, NULL, 'stored by the command')};
+for my $case (['at its end', ''], ['long before its end', 'sleep ' . 1.5 * slowness()])
+{
+	my ($when, $then) = @$case;
+	my $reported = scratch('report');
+	($status, $out, $err) =
+	  idemkit('run', '-k', "completes $when", '-l', slowness(), '-r', $reported, '--', 'sh', '-c',
+		'echo "$1" | psql -X -q -At -v key="$IDEMKIT_KEY" -v token="$IDEMKIT_CLAIM_TOKEN"; ' . $then,
+		'sh', $completing);
+	is("$status$out$err", "0t\n", "a command that completes its claim $when");
+	is(json(slurp($reported))->{outcome}, 'completed_by_command', "the report of that");
+	($status, $out, $err) = idemkit('run', '-k', "completes $when", '--', 'echo', 'never');
+	is("$status$out$err", '7stored by the command', 'what it stored is replayed');
+}
+
 SKIP:
 {
 	skip 'unavailable: no /proc', 2 unless -r "/proc/$$/cmdline";

@@ -48,16 +48,16 @@ typedef struct Job
 	const char *headers;
 	const void *body; /* NULL: none */
 	size_t		length;
-	bool		unsure; /* JOB_COMPLETE: an attempt before may have succeeded */
 } Job;
 
 typedef struct Answer
 {
-	bool		  failed; /* failure says why, and nothing else is set but unsure */
-	bool		  unsure; /* it may have been executed all the same */
-	bool		  done;	  /* what renew, complete and release returned */
-	double		  asked;  /* clock_now() just before the statement was sent */
-	IdemkitClaim *claim;  /* JOB_CLAIM: the caller's to free */
+	bool		  failed;  /* failure says why, and nothing else is set but unsure */
+	bool		  unsure;  /* it may have been executed all the same */
+	bool		  done;	   /* what renew, complete and release returned */
+	bool		  settled; /* not done, since the record has our claim's result already */
+	double		  asked;   /* clock_now() just before the statement was sent */
+	IdemkitClaim *claim;   /* JOB_CLAIM: the caller's to free */
 	Failure		  failure;
 } Answer;
 

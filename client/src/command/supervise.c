@@ -33,6 +33,8 @@ typedef struct Supervisor
 	double patience;   /* for the statement in progress */
 	bool   in_trouble; /* the last renewal failed, and it was said */
 	bool   lost;
+	bool   settled; /* by the command itself, with its token */
+	bool   unsure;	/* the answer to a statement that settles was lost */
 
 	Child  child;
 	bool   ended;
@@ -169,6 +171,13 @@ take_renewal(Supervisor *s)
 		s->pause = fmin(2 * s->pause, PAUSE_MAX);
 		return;
 	}
+	if (answer->settled)
+	{
+		s->settled = true;
+		s->renew_at = INFINITY;
+		s->leased_until = INFINITY;
+		return;
+	}
 	if (!answer->done)
 	{
 		lose(s, "the lease is lost, the claim is not held any more");
@@ -296,7 +305,7 @@ settle(Supervisor *s, Job *job)
 		await_answer(s);
 		if (!s->answer.failed)
 			return true;
-		job->unsure |= s->answer.unsure;
+		s->unsure |= s->answer.unsure;
 		now = clock_now();
 		if (!is_passing(&s->answer.failure) || now + pause >= s->leased_until)
 			return false;
@@ -315,7 +324,9 @@ release(Supervisor *s, const char *outcome)
 	Job job = {.kind = JOB_RELEASE, .token = s->token};
 
 	s->run->report.outcome = outcome;
-	if (!settle(s, &job))
+	if (settle(s, &job))
+		s->settled |= s->answer.settled;
+	else
 	{
 		(void) say_failure("cannot release the key, it is free when the lease ends",
 						   &s->answer.failure);
@@ -377,6 +388,9 @@ store_result(Supervisor *s, bool with_output)
 	}
 	settled = settle(s, &job);
 	free(headers);
+	/* a result that is there already is ours where an answer was lost */
+	if (settled && s->answer.settled && s->unsure)
+		s->answer.done = true;
 	s->run->report.output_stored = settled && s->answer.done && with_output;
 	return settled;
 }
@@ -403,6 +417,8 @@ complete(Supervisor *s)
 		report->exit_status = say_failure("the command has ended, but its result cannot be stored",
 										  &s->answer.failure);
 	}
+	else if (s->answer.settled && !s->answer.done)
+		s->settled = true;
 	else if (!s->answer.done)
 		lose(s, "the lease was lost, the result is not stored");
 	else
@@ -449,13 +465,15 @@ finish(Supervisor *s)
 		await_answer(s);
 	if (!s->lost && s->answered)
 		take_renewal(s);
-	if (!s->lost)
+	if (!s->lost && !s->settled)
 	{
 		if (s->status == 0 || s->options->cache_failures)
 			complete(s);
 		else
 			release(s, "failed_and_released");
 	}
+	if (s->settled)
+		report->outcome = "completed_by_command";
 	if (s->lost)
 	{
 		report->outcome = "lease_lost";

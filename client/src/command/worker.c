@@ -140,7 +140,9 @@ claim(Worker *worker, const Job *job, Answer *answer)
 }
 
 /*
- * Is the record completed by our claim?
+ * Where a claim is not held any more: is the record completed, and by our claim?
+ * The command may have done that with its token, in the transaction of its
+ * writes; or an attempt before has, whose answer was lost.
  */
 static IdemkitStatus
 look_for_result(Worker *worker, const Job *job, bool *ours)
@@ -156,23 +158,15 @@ look_for_result(Worker *worker, const Job *job, bool *ours)
 	return status;
 }
 
-/*
- * Store the result. Where an attempt before may have stored it already, a claim
- * that is not held any more is no proof that it was lost.
- */
 static IdemkitStatus
-complete(Worker *worker, const Job *job, Answer *answer)
+complete(Worker *worker, const Job *job, bool *done)
 {
 	const Options *options = worker->options;
 	double		   retention =
 		isnan(options->expires_after) ? DEFAULT_EXPIRES_AFTER : options->expires_after;
-	IdemkitStatus status = idemkit_complete(worker->conn, options->key, job->token, &job->status,
-											job->headers, job->body, job->length, retention,
-											options->table, &answer->done, worker->error);
 
-	if (status == IDEMKIT_OK && !answer->done && job->unsure)
-		status = look_for_result(worker, job, &answer->done);
-	return status;
+	return idemkit_complete(worker->conn, options->key, job->token, &job->status, job->headers,
+							job->body, job->length, retention, options->table, done, worker->error);
 }
 
 static bool
@@ -211,13 +205,15 @@ do_job(Worker *worker, const Job *job, Answer *answer)
 								   options->table, &answer->done, worker->error);
 			break;
 		case JOB_COMPLETE:
-			status = complete(worker, job, answer);
+			status = complete(worker, job, &answer->done);
 			break;
 		case JOB_RELEASE:
 			status = idemkit_release(worker->conn, options->key, job->token, false, options->table,
 									 &answer->done, worker->error);
 			break;
 	}
+	if (status == IDEMKIT_OK && job->kind != JOB_CLAIM && !answer->done)
+		status = look_for_result(worker, job, &answer->settled);
 	set_asked(worker, INFINITY);
 	if (status != IDEMKIT_OK)
 	{
