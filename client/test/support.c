@@ -96,6 +96,7 @@ int
 finish(void)
 {
 	printf("1..%d\n", tests);
+	fflush(stdout);
 	return failures > 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
@@ -157,6 +158,23 @@ must_query(PGconn *conn, const char *query)
 	value = strdup(PQgetvalue(result, 0, 0));
 	PQclear(result);
 	return value;
+}
+
+bool
+becomes_true(PGconn *conn, const char *query)
+{
+	double end = seconds_now() + 10.0;
+
+	for (;;)
+	{
+		char *value = must_query(conn, query);
+		bool  is_true = strcmp(value, "t") == 0;
+
+		free(value);
+		if (is_true || seconds_now() > end)
+			return is_true;
+		sleep_seconds(0.005);
+	}
 }
 
 IdemkitError *

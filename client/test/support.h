@@ -38,6 +38,9 @@ void must_execute(PGconn *conn, const char *statement);
 /* The one value of a query that must work; to be freed. */
 char *must_query(PGconn *conn, const char *query);
 
+/* Does a query say true, now or within ten seconds? */
+bool becomes_true(PGconn *conn, const char *query);
+
 /* An error object that lives as long as the program. */
 IdemkitError *test_error(void);
 

@@ -194,6 +194,7 @@ test_errors(void)
 {
 	IdemkitClaim		*claim = (IdemkitClaim *) &claim;
 	const IdemkitRecord *record;
+	PGresult			*result;
 	PGconn				*broken;
 	char				 long_key[1100];
 	bool				 done = true;
@@ -227,8 +228,8 @@ test_errors(void)
 	(void) PQsendQuery(conn, "SELECT pg_sleep(0)");
 	is_int(idemkit_get(conn, "k", NULL, &record, test_error()), IDEMKIT_ERROR_BUSY,
 		   "a connection in use is left alone");
-	while (PQgetResult(conn) != NULL)
-		;
+	while ((result = PQgetResult(conn)) != NULL)
+		PQclear(result);
 	broken = must_connect();
 	PQclear(PQexec(broken, "SELECT pg_terminate_backend(pg_backend_pid())"));
 	is_int(idemkit_get(broken, "k", NULL, &record, test_error()), IDEMKIT_ERROR_CONNECTION,
