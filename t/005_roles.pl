@@ -51,8 +51,18 @@ my @statements = (
 	[ "SELECT idemkit_renew('held', 'token')",                  'finisher', 'undeleter' ],
 	[ "SELECT idemkit_guard('held', 'token')",                  'finisher', 'undeleter' ],
 	[ "SELECT * FROM idemkit_get('held')",                      'reader', 'starter', 'finisher', 'undeleter' ],
-	[ "SELECT idemkit_vacuum()" ],
-	[ "SELECT idemkit_vacuum(0)" ]);
+	[ "SELECT idemkit_subscribe(ARRAY['held'])",                'finisher', 'undeleter' ],
+	[ "SELECT idemkit_wait('done')",                            'reader', 'starter', 'finisher', 'undeleter' ],
+	[ "SELECT idemkit_claim_many(ARRAY['new 1', 'new 2'])",     'starter', 'undeleter' ],
+	[ "SELECT idemkit_claim_many(ARRAY['held', 'done'])",       'reader', 'starter', 'finisher', 'undeleter' ],
+	[ "SELECT idemkit_claim_many(ARRAY['lapsed', 'expired'])",  'finisher', 'undeleter' ],
+	[ "SELECT idemkit_claim_many(ARRAY['lapsed', 'new'])",      'undeleter' ],
+	[ "SELECT idemkit_complete_many(ARRAY['held'], ARRAY['token'])", 'finisher', 'undeleter' ],
+	[ 'SELECT idemkit_stats()',                                 'reader', 'starter', 'finisher', 'undeleter' ],
+	[ 'SELECT idemkit_vacuum()' ],
+	[ 'SELECT idemkit_vacuum(0)' ],
+	[ 'SELECT idemkit_vacuum(max_rows => 1)' ],
+	[ 'CALL idemkit_sweep()' ]);
 
 foreach my $role ('app', 'stranger', 'reader', 'starter', 'finisher', 'undeleter')
 {

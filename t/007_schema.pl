@@ -27,31 +27,51 @@ is($node->value(q{
 
 my $session = $node->session;
 
-# Runs each verb once, in that session, on a new key.
+# Runs each verb in that session on new keys, naming the table or not.
 my $keys = 0;
 
 sub all_verbs_work
 {
-	my ($name, $schema, $records) = @_;
-	my $key   = 'key ' . ++$keys;
-	my $last  = defined $records ? ", records => '$records'" : '';
-	my $verb  = sub { scalar $session->query("SELECT $_[0] FROM $schema.idemkit_$_[1]$last)") };
-	my $token = $session->query("SELECT our_claim_token FROM $schema.idemkit_claim('$key'$last)");
+	my ($name, $schema, $table) = @_;
+	my ($key, $other) = ('key ' . ++$keys, "other $keys");
+	my $records = defined $table ? "'$table'" : 'NULL';
+	my $call    = sub {
+		my ($columns, $verb) = @_;
 
+		return scalar $session->query("SELECT $columns FROM $schema.idemkit_$verb records => $records)");
+	};
+	my $token = $call->('our_claim_token', "claim('$key',");
+	my $others;
+
+	like($token, qr/^[0-9a-f]{32}$/, "$name: claim");
 	is_deeply(
 		[
-			$token =~ /^[0-9a-f]{32}$/ ? 'token' : $token,
-			$verb->('*',      "renew('$key', '$token'"),
-			$verb->('*',      "guard('$key', '$token'"),
-			$verb->('*',      "complete('$key', '$token'"),
-			$verb->('result', "claim('$key'"),
-			$verb->('state',  "get('$key'"),
-			$verb->('*',      "release('$key', '$token'"),
-			$verb->('*',      'vacuum(0'),
-			$session->{stderr}
+			$call->('*',       "renew('$key', '$token',"),
+			$call->('*',       "guard('$key', '$token',"),
+			$call->('*',       "complete('$key', '$token',"),
+			$call->('result',  "claim('$key',"),
+			$call->('state',   "get('$key',"),
+			$call->('outcome', "wait('$key',"),
+			$call->('*',       "release('$key', '$token',")
 		],
-		[ 'token', 't', '', 't', 'already_completed', 'COMPLETED', 'f', '1', '' ],
-		$name);
+		[ 't', '', 't', 'already_completed', 'COMPLETED', 'completed', 'f' ],
+		"$name: verbs of one key");
+
+	$others = $call->("string_agg(result, ' '), max(our_claim_token)", "claim_many(ARRAY['$other', '$key', '$other'],");
+	($others, $token) = split(/\|/, $others);
+	is_deeply(
+		[
+			$others,
+			$call->('state', "subscribe(ARRAY['$other'],"),
+			$call->('live_claims > 0, live_completions > 0', 'stats('),
+			$call->('*', "complete_many(ARRAY['$key', '$other'], ARRAY['wrong', '$token'],"),
+			$call->('idemkit_vacuum > 1', 'vacuum(0,'),
+			scalar $session->query("CALL $schema.idemkit_sweep(records => $records)"),
+			$call->('*', 'verify_schema(')
+		],
+		[ 'new_claimed already_completed already_claimed', 'CLAIMED', 't|t', "f\nt", 't', '0', '' ],
+		"$name: the other verbs");
+	is($session->{stderr}, '', "$name: no error");
 	$session->{stderr} = '';
 	return;
 }

@@ -123,15 +123,29 @@ COMMIT;
 \endif
 };
 
+# Batches, each in one transaction.
+my $batch = q{
+\set winner 4
+BEGIN;
+INSERT INTO wins SELECT effective_key, our_claim_token, '4' FROM idemkit_claim_many(ARRAY['5', '2', '4', '2'], lease_ttl_seconds => 600)
+	WHERE our_claim_token IS NOT NULL ORDER BY effective_key;
+WITH mine AS (UPDATE wins SET ended = true WHERE winner = '4' AND NOT ended AND xmin::text::bigint = txid_current() % (2^32)::bigint
+		RETURNING key, token),
+	ended AS (SELECT idemkit_complete_many(array_agg(key), array_agg(token), expires_after_seconds => 0) AS done FROM mine
+		HAVING count(*) > 0)
+INSERT INTO lost SELECT 'of a batch', '', '4', 'complete_many' FROM ended WHERE NOT done;
+COMMIT;
+};
+
 # Somebody tidies up all the while.
 my $vacuum = "SELECT idemkit_vacuum(lease_grace_seconds => 0);\n";
 
 $node->bench('no key is held twice, whoever claims it', "-c $clients -j 2 -t $turns",
-	$package, $functions, $transaction, $vacuum);
+	$package, $functions, $transaction, $batch, $vacuum);
 is($node->value('SELECT * FROM lost'), '', 'nobody loses a claim whose lease is live');
 my %wins = map { split(/\|/, $_) } split(/\n/, $node->value('SELECT winner, count(*) FROM wins GROUP BY winner'));
 cmp_ok($wins{$_->[0]} // 0, '>', 100, "$_->[1] won keys")
-  foreach [ 1, 'programs of the package' ], [ 2, 'functions' ], [ 3, 'transactions' ];
+  foreach [ 1, 'programs of the package' ], [ 2, 'functions' ], [ 3, 'transactions' ], [ 4, 'batches' ];
 is($node->value(q{SELECT count(*) FROM wins WHERE NOT ended}), '0', 'all claims came to their end');
 
 $node->log_is_clean;

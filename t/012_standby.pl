@@ -43,6 +43,12 @@ is($session->query_safe("SELECT state FROM idemkit_get('done')"), 'COMPLETED', '
 is($session->query_safe("SELECT count(*) FROM idemkit_get('absent')"), '0', 'get of an absent key');
 is($session->query_safe("SELECT result FROM idemkit_claim('custom', records => 'custom')"),
 	'already_claimed', 'a custom table');
+is($session->query_safe("SELECT string_agg(result, ' ') FROM idemkit_claim_many(ARRAY['done', 'held', 'done'])"),
+	'already_completed already_claimed already_completed', 'a batch of duplicates');
+is($session->query_safe("SELECT outcome, response_status FROM idemkit_wait('done')"), 'completed|201', 'wait');
+is($session->query_safe("SELECT effective_key, state FROM idemkit_subscribe(ARRAY['done', 'held', 'absent']) ORDER BY 1"),
+	"done|COMPLETED\nheld|CLAIMED", 'subscribe just reads');
+is($session->query_safe('SELECT live_claims, lapsed_claims, live_completions FROM idemkit_stats()'), '1|1|1', 'stats');
 is($session->query_safe('SELECT idemkit_verify_schema()'), '', 'verify_schema');
 
 # What would write is refused, as any write there is.
@@ -53,7 +59,11 @@ foreach my $sql (
 	"SELECT idemkit_release('held', '$token')",
 	"SELECT idemkit_renew('held', '$token')",
 	"SELECT idemkit_guard('held', '$token')",
-	'SELECT idemkit_vacuum()')
+	"SELECT idemkit_claim_many(ARRAY['held', 'absent'])",
+	"SELECT idemkit_claim_many(ARRAY['held', 'lapsed'])",
+	"SELECT idemkit_complete_many(ARRAY['held'], ARRAY['$token'])",
+	'SELECT idemkit_vacuum()',
+	'CALL idemkit_sweep()')
 {
 	is($standby->session_sqlstate($session, $sql), '25006', "refused on a standby: $sql");
 }

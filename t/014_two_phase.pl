@@ -27,6 +27,16 @@ sub prepare_work
 	return;
 }
 
+$node->value(q{
+	BEGIN;
+	SELECT string_agg(our_claim_token, ',') AS tokens FROM idemkit_claim_many(ARRAY['batch 1', 'batch 2']) \gset
+	SELECT idemkit_complete_many(ARRAY['batch 1', 'batch 2'], string_to_array(:'tokens', ','));
+	PREPARE TRANSACTION 'batch';
+	COMMIT PREPARED 'batch'});
+is($node->value("SELECT string_agg(result, ' ') FROM idemkit_claim_many(ARRAY['batch 1', 'batch 2'])"),
+	'already_completed already_completed', 'batches can be prepared');
+$node->value('TRUNCATE idemkit_records');
+
 prepare_work($_) foreach 'commit', 'rollback', 'over restart';
 foreach my $key ('commit', 'rollback', 'over restart')
 {

@@ -33,6 +33,9 @@ BEGIN
 			WHEN 0 THEN ASSERT idemkit_complete(key || turn, token, 200, records => '%2$s');
 			ELSE ASSERT idemkit_release(key || turn, token, records => '%2$s');
 		END CASE;
+		token := (SELECT our_claim_token FROM idemkit_claim_many(ARRAY[key || turn, 'x'], records => '%2$s') LIMIT 1);
+		PERFORM idemkit_subscribe(ARRAY[key || turn, 'x'], '%2$s'), idemkit_wait(key || turn, 0, '%2$s');
+		PERFORM idemkit_complete_many(ARRAY[key || turn, 'x'], ARRAY[coalesce(token, 'x'), 'x'], records => '%2$s');
 		PERFORM idemkit_vacuum(records => '%2$s'), idemkit_vacuum(3600, records => '%2$s');
 	END LOOP;
 END $$};

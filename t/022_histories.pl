@@ -18,6 +18,8 @@ my $batches = $ENV{IDEMKIT_LONG} ? 10_000 : 1_500;
 my $node    = IdemkitNode->launch('main', "idemkit.notify = 'never'", "timezone = 'UTC'");
 my $session = $node->session;
 
+my %seen;    # words at the start of an answer, and how often
+
 srand($seed);
 note "IDEMKIT_SEED=$seed";
 
@@ -142,7 +144,7 @@ sub difference
 	return $differ eq '' ? undef : "rows:\n$differ";
 }
 
-my ($played, $failure, %seen) = (0);
+my ($played, $failure) = (0);
 my @history;
 
 # The session's chatter, three statements a batch, would be all there is to read.
