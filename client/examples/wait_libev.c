@@ -111,8 +111,8 @@ main(int argc, char **argv)
 		ev_timer_init(&watch.timer, time_over, 0.0, 0.0);
 		for (int i = 2; i < argc; i++)
 		{
-			if (idemkit_waiter_submit(watch.waiter, argv[i], atof(argv[1]), wait_ended, argv[i],
-									  NULL, error) == IDEMKIT_OK)
+			if (idemkit_waiter_submit(watch.waiter, argv[i], strtod(argv[1], NULL), wait_ended,
+									  argv[i], NULL, error) == IDEMKIT_OK)
 				watch.left++;
 			else
 			{

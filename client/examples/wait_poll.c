@@ -74,8 +74,8 @@ main(int argc, char **argv)
 		status = EXIT_SUCCESS;
 		for (int i = 2; i < argc; i++)
 		{
-			if (idemkit_waiter_submit(waiter, argv[i], atof(argv[1]), wait_ended, argv[i], NULL,
-									  error) == IDEMKIT_OK)
+			if (idemkit_waiter_submit(waiter, argv[i], strtod(argv[1], NULL), wait_ended, argv[i],
+									  NULL, error) == IDEMKIT_OK)
 				left++;
 			else
 			{

@@ -77,8 +77,6 @@ store_text(char *room, const char *text)
 {
 	size_t length = text != NULL ? strlen(text) : 0;
 
-	while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == ' '))
-		length--;
 	if (length >= IDEMKIT_ERROR_TEXT_BYTES)
 	{
 		length = IDEMKIT_ERROR_TEXT_BYTES - 1;
@@ -86,6 +84,8 @@ store_text(char *room, const char *text)
 		while (length > 0 && ((unsigned char) text[length] & 0xC0) == 0x80)
 			length--;
 	}
+	while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == ' '))
+		length--;
 	for (size_t i = 0; i < length; i++)
 		room[i] = text[i] == '\n' ? ' ' : text[i];
 	room[length] = '\0';

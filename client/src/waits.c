@@ -289,16 +289,25 @@ idemkit_waits_add(IdemkitWaits *waits, const char *key, size_t length, int64_t d
 	return wait;
 }
 
-void
-idemkit_waits_end(IdemkitWaits *waits, IdemkitWait *wait)
+/*
+ * Move a wait from its key to those that are ending.
+ */
+static void
+detach(IdemkitWaits *waits, IdemkitWait *wait)
 {
-	IdemkitKey *key = wait->key;
-
 	idemkit_list_remove(&wait->link);
 	idemkit_list_append(&waits->ending, &wait->link);
 	idemkit_heap_remove(&waits->deadlines, &wait->deadline);
 	wait->key = NULL;
 	waits->wait_count--;
+}
+
+void
+idemkit_waits_end(IdemkitWaits *waits, IdemkitWait *wait)
+{
+	IdemkitKey *key = wait->key;
+
+	detach(waits, wait);
 	if (idemkit_list_empty(&key->waits))
 		remove_key(waits, key);
 }
@@ -306,13 +315,9 @@ idemkit_waits_end(IdemkitWaits *waits, IdemkitWait *wait)
 void
 idemkit_waits_end_key(IdemkitWaits *waits, IdemkitKey *key)
 {
-	bool last;
-
-	do
-	{
-		last = key->waits.next == key->waits.previous;
-		idemkit_waits_end(waits, IDEMKIT_MEMBER(IdemkitWait, link, key->waits.next));
-	} while (!last);
+	while (!idemkit_list_empty(&key->waits))
+		detach(waits, IDEMKIT_MEMBER(IdemkitWait, link, key->waits.next));
+	remove_key(waits, key);
 }
 
 void

@@ -2,7 +2,6 @@
  * support.c - what the test programs share
  */
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,85 +10,61 @@
 
 #include "support.h"
 
-static int tests;
-static int failures;
+static int	tests;
+static int	failures;
+static bool last_result;
+static char last_difference[1000];
 
-static bool
-report(bool condition, const char *name, va_list args)
+void
+begin_ok(bool condition)
 {
-	printf("%sok %d - ", condition ? "" : "not ", ++tests);
-	vprintf(name, args);
-	putchar('\n');
-	fflush(stdout);
+	last_result = condition;
+	last_difference[0] = '\0';
 	if (!condition)
 		failures++;
-	return condition;
+	printf("%sok %d - ", condition ? "" : "not ", ++tests);
 }
 
-bool
-ok(bool condition, const char *name, ...)
+void
+begin_int(int64_t got, int64_t expected)
 {
-	va_list args;
-
-	va_start(args, name);
-	(void) report(condition, name, args);
-	va_end(args);
-	return condition;
-}
-
-bool
-is_int(int64_t got, int64_t expected, const char *name, ...)
-{
-	va_list args;
-
-	va_start(args, name);
-	(void) report(got == expected, name, args);
-	va_end(args);
+	begin_ok(got == expected);
 	if (got != expected)
-		note("got %lld, expected %lld", (long long) got, (long long) expected);
-	return got == expected;
+		snprintf(last_difference, sizeof(last_difference), "got %lld, expected %lld",
+				 (long long) got, (long long) expected);
+}
+
+void
+begin_text(const char *got, const char *expected)
+{
+	bool same = got != NULL && expected != NULL ? strcmp(got, expected) == 0 : got == expected;
+
+	begin_ok(same);
+	if (!same)
+		snprintf(last_difference, sizeof(last_difference), "got \"%s\", expected \"%s\"",
+				 got != NULL ? got : "(NULL)", expected != NULL ? expected : "(NULL)");
 }
 
 bool
-is_text(const char *got, const char *expected, const char *name, ...)
+end_result(void)
 {
-	bool	same = got != NULL && expected != NULL ? strcmp(got, expected) == 0 : got == expected;
-	va_list args;
-
-	va_start(args, name);
-	(void) report(same, name, args);
-	va_end(args);
-	if (!same)
-		note("got \"%s\", expected \"%s\"", got != NULL ? got : "(NULL)",
-			 expected != NULL ? expected : "(NULL)");
-	return same;
+	end_line();
+	if (last_difference[0] != '\0')
+		note("%s", last_difference);
+	return last_result;
 }
 
 void
-note(const char *format, ...)
+begin_line(const char *start)
 {
-	va_list args;
-
-	fputs("# ", stdout);
-	va_start(args, format);
-	vprintf(format, args);
-	va_end(args);
-	putchar('\n');
-	fflush(stdout);
+	fputs(start, stdout);
 }
 
 void
-give_up(const char *why, ...)
+end_line(void)
 {
-	va_list args;
-
-	fputs("Bail out! ", stdout);
-	va_start(args, why);
-	vprintf(why, args);
-	va_end(args);
 	putchar('\n');
 	fflush(stdout);
-	exit(2);
 }
 
 int
@@ -104,7 +79,7 @@ double
 slowness(void)
 {
 	const char *value = getenv("IDEMKIT_SLOWNESS");
-	double		factor = value != NULL ? atof(value) : 1.0;
+	double		factor = value != NULL ? strtod(value, NULL) : 1.0;
 
 	return factor > 1.0 ? factor : 1.0;
 }

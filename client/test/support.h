@@ -9,20 +9,30 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include <idemkit.h>
 
-/* One result; the name is a format. Returns condition. */
-bool ok(bool condition, const char *name, ...) __attribute__((format(printf, 2, 3)));
-/* ok() that says both values when they differ. */
-bool
-is_int(int64_t got, int64_t expected, const char *name, ...) __attribute__((format(printf, 3, 4)));
-bool is_text(const char *got, const char *expected, const char *name, ...)
-	__attribute__((format(printf, 3, 4)));
+/*
+ * One result; the name is printf's arguments. They return whether it is as it
+ * should be, and the last two say both values where they differ.
+ */
+#define ok(condition, ...)			(begin_ok(condition), printf(__VA_ARGS__), end_result())
+#define is_int(got, expected, ...)	(begin_int(got, expected), printf(__VA_ARGS__), end_result())
+#define is_text(got, expected, ...) (begin_text(got, expected), printf(__VA_ARGS__), end_result())
 /* A line of comment. */
-void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+#define note(...) (begin_line("# "), printf(__VA_ARGS__), end_line())
 /* Ends the test where going on makes no sense. */
-void give_up(const char *why, ...) __attribute__((format(printf, 1, 2), noreturn));
+#define give_up(...) (begin_line("Bail out! "), printf(__VA_ARGS__), end_line(), exit(2))
+
+void begin_ok(bool condition);
+void begin_int(int64_t got, int64_t expected);
+void begin_text(const char *got, const char *expected);
+bool end_result(void);
+void begin_line(const char *start);
+void end_line(void);
+
 /* Prints the plan; returns the exit status. */
 int finish(void);
 

@@ -94,7 +94,7 @@ test_claim_and_complete(void)
 static void
 test_bodies(void)
 {
-	static const size_t lengths[] = {0, 1, 3 * 1024 * 1024};
+	static const size_t lengths[] = {0, 1, 3000000};
 	char			   *large = calloc(1, lengths[2]);
 	bool				done;
 
@@ -114,7 +114,8 @@ test_bodies(void)
 		is_int(idemkit_get(conn, key, NULL, &record, test_error()), IDEMKIT_OK, "get");
 		body = idemkit_record_response_body(record, &length);
 		ok((body == NULL) == (i < 0), "%s", i < 0 ? "no body stays none" : "a body stays one");
-		ok(length == wanted && (length == 0 || memcmp(body, large, length) == 0), "of that length");
+		ok(length == wanted && (length == 0 || (body != NULL && memcmp(body, large, length) == 0)),
+		   "of that length");
 		idemkit_record_free(record);
 	}
 	free(large);

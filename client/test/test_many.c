@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "clock.h"
 #include "support.h"
 
 enum
@@ -56,15 +58,14 @@ static long
 resident(void)
 {
 	FILE *file = fopen("/proc/self/statm", "r");
-	long  pages = 0;
+	char  line[200] = "";
+	char *second;
 
-	if (file != NULL)
-	{
-		if (fscanf(file, "%*d %ld", &pages) != 1)
-			pages = 0;
-		fclose(file);
-	}
-	return pages * 4096;
+	if (file == NULL || fgets(line, sizeof(line), file) == NULL)
+		give_up("/proc/self/statm");
+	fclose(file);
+	(void) strtol(line, &second, 10);
+	return strtol(second, NULL, 10) * sysconf(_SC_PAGESIZE);
 }
 
 static void
@@ -222,11 +223,13 @@ compare_latency(IdemkitWaiter *waiter, const int *order)
 static void
 shuffle(int *order)
 {
+	uint64_t random = 1;
+
 	for (int i = 0; i < count; i++)
 		order[i] = i;
 	for (int i = count - 1; i > 0; i--)
 	{
-		int j = rand() % (i + 1);
+		int j = (int) (idemkit_random_next(&random) % (uint64_t) (i + 1));
 		int kept = order[i];
 
 		order[i] = order[j];
@@ -254,7 +257,7 @@ complete_rest(IdemkitWaiter *waiter)
 
 		snprintf(query, sizeof(query), sql, burst);
 		done = must_query(conn, query);
-		left -= atoi(done);
+		left -= (int) strtol(done, NULL, 10);
 		free(done);
 		turn(waiter, 0.0);
 	}
@@ -273,7 +276,6 @@ main(void)
 	int			   right = 0;
 
 	count = (int) (MOST / slowness());
-	srand(1);
 	conn = must_connect();
 	snprintf(sql, sizeof(sql),
 			 "SELECT count(idemkit_claim('many-' || i, lease_ttl_seconds => 3600)) FROM "

@@ -56,13 +56,13 @@ obey(IdemkitWaiter *waiter, char *line)
 {
 	Named *named = malloc(sizeof(*named));
 	char   key[1100];
-	double seconds;
+	char   seconds[32];
 
-	if (sscanf(line, "wait %63s %1099s %lf", named->name, key, &seconds) == 3)
+	if (sscanf(line, "wait %63s %1099s %31s", named->name, key, seconds) == 3)
 	{
 		named->begun = seconds_now();
-		if (idemkit_waiter_submit(waiter, key, seconds, print_ended, named, NULL, test_error()) ==
-			IDEMKIT_OK)
+		if (idemkit_waiter_submit(waiter, key, strtod(seconds, NULL), print_ended, named, NULL,
+								  test_error()) == IDEMKIT_OK)
 			return;
 		printf("refused %s %s\n", named->name, idemkit_error_message(test_error()));
 	}
@@ -137,9 +137,9 @@ set_options(IdemkitWaiterOptions *options, int argc, char **argv)
 						 : strcmp(optarg, "off") == 0 ? IDEMKIT_LISTEN_OFF
 													  : IDEMKIT_LISTEN_ALWAYS);
 		else if (option == 'c')
-			status = idemkit_waiter_options_set_connect_timeout(options, atof(optarg));
+			status = idemkit_waiter_options_set_connect_timeout(options, strtod(optarg, NULL));
 		else if (option == 'q')
-			status = idemkit_waiter_options_set_query_timeout(options, atof(optarg));
+			status = idemkit_waiter_options_set_query_timeout(options, strtod(optarg, NULL));
 		else if (option == 'r')
 		{
 			double min = strtod(optarg, &end);
