@@ -8,6 +8,7 @@
 #ifndef IDEMKIT_COMPAT_H
 #define IDEMKIT_COMPAT_H
 
+#include "access/tableam.h"
 #include "catalog/namespace.h"
 #include "utils/guc.h"
 
@@ -22,6 +23,12 @@
 #include "pgstat.h"
 #endif
 
+/* Functions named after one C function for two types had one name before 14. */
+#if PG_VERSION_NUM < 140000
+#define F_TIMESTAMPTZ_GE F_TIMESTAMP_GE
+#define F_TIMESTAMPTZ_LT F_TIMESTAMP_LT
+#endif
+
 /* Reserving the prefix of a module's settings got its name in 15. */
 #if PG_VERSION_NUM < 150000
 #define MarkGUCPrefixReserved(prefix) EmitWarningsOnPlaceholders(prefix)
@@ -30,6 +37,17 @@
 /* A saved plan's search_path was called an override before 17. */
 #if PG_VERSION_NUM < 170000
 #define SearchPathMatchesCurrentEnvironment(path) OverrideSearchPathMatchesCurrent(path)
+#endif
+
+/* What does not return was marked behind its declaration before 18. */
+#if PG_VERSION_NUM < 180000
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
+/* Deleting a row took one option, as its last argument, before 19. */
+#if PG_VERSION_NUM < 190000
+#define table_tuple_delete(relation, tid, command, options, snapshot, crosscheck, wait, failure) \
+	table_tuple_delete(relation, tid, command, snapshot, crosscheck, wait, failure, false)
 #endif
 
 #endif /* IDEMKIT_COMPAT_H */

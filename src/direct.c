@@ -40,6 +40,8 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "compat.h"
+
 /*
  * Columns of a row as IDEMKIT_READ returns them, by name.
  */
@@ -230,8 +232,8 @@ delete_row(Relation relation, HeapTuple row, CommandId command)
 {
 	TM_FailureData failure;
 
-	return table_tuple_delete(relation, &row->t_self, command, GetActiveSnapshot(), InvalidSnapshot,
-							  false, &failure, false) == TM_Ok;
+	return table_tuple_delete(relation, &row->t_self, command, 0, GetActiveSnapshot(),
+							  InvalidSnapshot, false, &failure) == TM_Ok;
 }
 
 /*

@@ -18,6 +18,8 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
+#include "compat.h"
+
 /* What the control file calls this version; checked against pg_extension. */
 #define IDEMKIT_EXTENSION_VERSION "1.0"
 
@@ -148,10 +150,10 @@ typedef struct IdemkitTable
 	SPIPlanPtr plans[IDEMKIT_STATEMENT_COUNT]; /* NULL until first used */
 } IdemkitTable;
 
-extern IdemkitTable *idemkit_open_table(FunctionCallInfo fcinfo, int argno);
-extern Oid			 idemkit_table_argument(FunctionCallInfo fcinfo, int argno);
-extern void			 idemkit_refuse_missing_table(Oid relid) pg_attribute_noreturn();
-extern void			 idemkit_watch_tables(void);
+extern IdemkitTable	   *idemkit_open_table(FunctionCallInfo fcinfo, int argno);
+extern Oid				idemkit_table_argument(FunctionCallInfo fcinfo, int argno);
+pg_noreturn extern void idemkit_refuse_missing_table(Oid relid);
+extern void				idemkit_watch_tables(void);
 
 /* statements.c, continued */
 typedef struct IdemkitResult
@@ -291,7 +293,7 @@ extern void				idemkit_prepare_win(IdemkitClaim *claim, const IdemkitClaimTerms 
 											IdemkitClaimStep step, TimestampTz clock);
 extern void
 idemkit_stamp_win(IdemkitClaim *claim, const IdemkitClaimTerms *terms, TimestampTz clock);
-extern void idemkit_refuse_race(IdemkitTable *table) pg_attribute_noreturn();
+pg_noreturn extern void idemkit_refuse_race(IdemkitTable *table);
 
 extern void idemkit_claim_columns(const IdemkitClaim *claim, Datum *values, bool *nulls);
 extern bool idemkit_fingerprint_matches(const IdemkitClaim *claim, const IdemkitClaimTerms *terms);
