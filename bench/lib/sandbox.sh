@@ -13,15 +13,24 @@ sandbox_user() {
 
 # Runs the calling script in a sandbox and puts what it leaves in its directory
 # "results" into directory $1. The sandbox's user may not write there, so the files
-# come as a tar archive, through file descriptor 3.
+# come as a tar archive, through file descriptor 3. A signal ends it all, and what was
+# measured until then is kept.
 run_in_sandbox() {
-  local into=$1 status=0
+  local into=$1 inside unpacking status=0
   shift
   mkdir -p "$into"
-  into=$(cd "$into" && pwd -P)
-  {
-    (enter_sandbox "$@") 3>&1 >&4 | tar -C "$into" -xf - || status=$?
-  } 4>&1
+  exec 3> >(exec tar -C "$into" -xf -)
+  unpacking=$!
+  (enter_sandbox "$@") &
+  inside=$!
+  exec 3>&-
+  # A trap interrupts the wait.
+  trap 'kill -TERM "$inside"' INT TERM HUP
+  while kill -0 "$inside" 2>/dev/null; do
+    wait "$inside" || status=$?
+  done
+  trap - INT TERM HUP
+  wait "$unpacking" || [ "$status" -ne 0 ] || status=1
   return "$status"
 }
 
