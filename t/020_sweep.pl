@@ -32,10 +32,12 @@ sub fill
 	return;
 }
 
-# Beside claims of the very rows that are being removed, and of others.
-fill();
-$node->value('CREATE UNLOGGED TABLE wins (key text, token text, completed boolean);'
-	  . ' CREATE UNIQUE INDEX ON wins (key)');
+# Beside claims of the very rows that are being removed, and of others.  A table
+# with a trigger is swept by other means than one without, so both are tried.
+$node->value(q{
+	CREATE UNLOGGED TABLE wins (key text, token text, completed boolean);
+	CREATE UNIQUE INDEX ON wins (key);
+	CREATE FUNCTION go_on() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN OLD; END $$});
 my $claims = qq{
 \\set row random(1, $rows)
 SELECT (our_claim_token IS NOT NULL)::int AS won, coalesce(our_claim_token, '') AS token
@@ -49,34 +51,57 @@ SELECT 1 / idemkit_complete('over ' || :row, ':token', 200, expires_after_second
 \\endif
 SELECT 1 / (our_claim_token IS NULL)::int FROM idemkit_claim('live ' || (1 + :row % 500));
 };
-my ($out, $err) = ('', '');
-my $load = IPC::Run::start(
-	[
-		'pgbench', '-n', '-c', '6', '-j', '1', '-t', 1500 * $IdemkitNode::long,
-		'-f', $node->script($claims), $node->connstr('postgres')
-	],
-	'>', \$out, '2>', \$err, IPC::Run::timeout($IdemkitNode::patience));
-$node->poll_query_until('postgres', 'SELECT count(*) > 50 FROM wins') or die 'the load makes no progress';
-my $removed = 0;
-my $sweeps  = 0;
-while ($load->pumpable)
+foreach my $case ('without', 'with')
 {
-	$load->pump_nb;
-	$removed += $node->value('SET client_min_messages = warning; CALL idemkit_sweep(batch_rows => 300)');
-	$sweeps++;
+	my $name = "a table $case a trigger";
+	my ($out, $err, $removed, $sweeps) = ('', '', 0, 0);
+
+	fill();
+	$node->value('TRUNCATE wins');
+	$node->value('CREATE TRIGGER go_on BEFORE DELETE ON idemkit_records FOR EACH ROW EXECUTE FUNCTION go_on()')
+	  if $case eq 'with';
+	my $load = IPC::Run::start(
+		[
+			'pgbench', '-n', '-c', '6', '-j', '1', '-t', 1000 * $IdemkitNode::long,
+			'-f', $node->script($claims), $node->connstr('postgres')
+		],
+		'>', \$out, '2>', \$err, IPC::Run::timeout($IdemkitNode::patience));
+	$node->poll_query_until('postgres', 'SELECT count(*) > 50 FROM wins') or die 'the load makes no progress';
+	while ($load->pumpable)
+	{
+		$load->pump_nb;
+		$removed += $node->value('SET client_min_messages = warning; CALL idemkit_sweep(batch_rows => 300)');
+		$sweeps++;
+	}
+	$load->finish;
+	is($load->result(0) . $err, '0', "$name: no claim fails beside a sweep") or diag($err);
+	is($node->value(q{
+			SELECT w.key, r FROM wins w LEFT JOIN idemkit_records r ON r.effective_key = w.key
+			WHERE r.effective_key IS NULL OR r.claim_token <> w.token OR r.lease_until < clock_timestamp()
+				OR (r.state = 'COMPLETED') <> w.completed}),
+		'', "$name: every key that was won beside $sweeps sweeps is held or completed as it was");
+	is($node->value(q{SELECT count(*) FROM idemkit_records WHERE effective_key LIKE 'live %'}),
+		'500', "$name: nothing live is gone");
+	is($node->value(q{SELECT count(*) FROM idemkit_records WHERE lease_until < clock_timestamp()}),
+		'0', "$name: nothing expired is left");
+	my $taken = $node->value('SELECT count(*) FROM wins');
+	cmp_ok($removed, '>', 0, "$name: the sweeps removed $removed records, $taken were won");
+	cmp_ok($removed, '<=', $rows, "$name: and not more than there were");
 }
-$load->finish;
-is($load->result(0) . $err, '0', 'no claim fails beside a sweep') or diag($err);
-is($node->value(q{
-		SELECT w.key, r FROM wins w LEFT JOIN idemkit_records r ON r.effective_key = w.key
-		WHERE r.effective_key IS NULL OR r.claim_token <> w.token OR r.lease_until < clock_timestamp()
-			OR (r.state = 'COMPLETED') <> w.completed}),
-	'', "every key that was won beside $sweeps sweeps is held or completed as it was");
-is($node->value(q{SELECT count(*) FROM idemkit_records WHERE effective_key LIKE 'live %'}), '500', 'nothing live is gone');
-is($node->value(q{SELECT count(*) FROM idemkit_records WHERE lease_until < clock_timestamp()}), '0', 'nothing expired is left');
-my $taken = $node->value('SELECT count(*) FROM wins');
-cmp_ok($removed, '>', 0, "the sweeps removed $removed records, $taken were won");
-cmp_ok($removed, '<=', $rows, 'and not more than there were');
+
+# The catalogue says that a table has triggers until it is vacuumed after the
+# last has gone.
+sub drop_trigger
+{
+	my ($trigger) = @_;
+
+	$node->value("DROP TRIGGER $trigger ON idemkit_records");
+	$node->value('VACUUM idemkit_records');
+	is($node->value(q{SELECT relhastriggers FROM pg_class WHERE oid = 'idemkit_records'::regclass}),
+		'f', "the table is without trigger $trigger again");
+	return;
+}
+drop_trigger('go_on');
 
 # Batches are committed one by one: what a batch has removed is gone for others
 # while the next is at work, and stays gone when that is cancelled.
@@ -104,7 +129,7 @@ like($node->session_sqlstate($sweeper, ''), qr/57014/, 'a sweep can be cancelled
 is($node->value(q{SELECT count(*) FROM idemkit_records WHERE effective_key LIKE 'over %'}),
 	$rows - 2000 + 1, 'what its batches removed stays removed, the last batch is undone');
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
-$node->value('DROP TRIGGER wait_here ON idemkit_records');
+drop_trigger('wait_here');
 is($sweeper->query_safe('SET client_min_messages = warning; CALL idemkit_sweep()'),
 	$rows - 2000 - 1, 'the next sweep does the rest, and says how much');
 is($node->value('SELECT count(*) FROM idemkit_records'), '502', 'only live records are left');
@@ -156,7 +181,7 @@ $gate->query_safe('SELECT pg_advisory_lock(1)');
 $node->begin_statement($sweeper, 'CALL idemkit_sweep(batch_rows => 1000)');
 $node->wait_until_blocked($pid);
 my (undef, undef, $vacuum) = $node->psql('postgres', 'VACUUM (VERBOSE, INDEX_CLEANUP on) idemkit_records');
-like($vacuum, qr/\b2000 removed/, 'the rows that its first batches removed can be vacuumed while it runs');
+like($vacuum, qr/\b2000 removed\b|\bremoved 2000\b/, 'the rows that its first batches removed can be vacuumed while it runs');
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 like($sweeper->query(''), qr/^$rows$/m, 'and it comes to its end');
 
