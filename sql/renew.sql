@@ -44,6 +44,7 @@ BEGIN;
 SELECT pg_sleep(1.1);
 SELECT idemkit_renew('k', :'token', 1);
 SELECT result FROM idemkit_claim('k');
+SELECT lease_until > clock_timestamp() AS live FROM idemkit_records;
 COMMIT;
 
 -- A result cannot be renewed.

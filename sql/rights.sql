@@ -43,6 +43,20 @@ SELECT idemkit_guard('k', :'token');
 SELECT idemkit_vacuum();
 RESET SESSION AUTHORIZATION;
 
+-- Rights on each column are as good as those on the table.
+REVOKE SELECT ON idemkit_records FROM regress_idemkit_reader;
+GRANT SELECT (effective_key, state, fingerprint, fingerprint_version, claim_token, claimed_at,
+              lease_until, completed_at, response_status, response_headers, response_body,
+              attempts, schema_version) ON idemkit_records TO regress_idemkit_reader;
+SET SESSION AUTHORIZATION regress_idemkit_reader;
+SELECT result FROM idemkit_claim('k');
+SELECT state FROM idemkit_get('k');
+RESET SESSION AUTHORIZATION;
+REVOKE SELECT (response_body) ON idemkit_records FROM regress_idemkit_reader;
+SET SESSION AUTHORIZATION regress_idemkit_reader;
+SELECT result FROM idemkit_claim('k');
+RESET SESSION AUTHORIZATION;
+
 -- With all four rights an ordinary role can do everything.
 \set VERBOSITY default
 GRANT SELECT, INSERT, UPDATE, DELETE ON idemkit_records TO regress_idemkit_user;
