@@ -16,12 +16,12 @@ plan skip_all => 'unavailable: pg_backend_memory_contexts came with PostgreSQL 1
 
 my $session;
 
-# What a backend holds after $calls turns of a piece of work, less what it held
+# What a backend holds after some turns of a piece of work, less what it held
 # after a hundredth of that.
 sub growth
 {
-	my ($work, $turns) = @_;
-	my $used = 'SELECT sum(used_bytes) FROM pg_backend_memory_contexts';
+	my ($work, $turns, $condition) = @_;
+	my $used = 'SELECT sum(used_bytes) FROM pg_backend_memory_contexts' . ($condition // '');
 
 	$session = $node->session;
 	$work->($turns / 100);
@@ -103,7 +103,8 @@ END \$\$});
 		}, 5_000),
 	'<', $limit, 'calls that raise');
 
-# A table is forgotten when it is gone, its plans when it changes its name.
+# A table is forgotten when it is gone, its plans when it changes its name.  What
+# the server's own caches keep of any table that came and went does not count.
 cmp_ok(growth(
 		sub {
 			$session->query_safe(qq{
@@ -121,8 +122,8 @@ BEGIN
 		DROP TABLE renamed; COMMIT;
 	END LOOP;
 END \$\$});
-		}, 300),
-	'<', 100_000, 'tables made, renamed and dropped');
+		}, 300, q{ WHERE name <> 'CacheMemoryContext'}),
+	'<', $limit, 'tables made, renamed and dropped');
 
 $node->log_is_clean;
 done_testing();
