@@ -86,7 +86,8 @@ cmp_ok($least, '>', $lease / 3, 'heartbeats: well before the lease ends');
 # --- lost to somebody else ---
 
 $run = start_command([ '-k', 'stolen', '-l', '3', '-g', 30 ],
-	'trap "echo got TERM; exit 0" TERM; (echo $(exec sh -c \'echo $PPID\') >>"$0"; exec sleep 1000) &
+	'trap "echo got TERM; exit 0" TERM
+	 (trap "" TERM; echo $(exec sh -c \'echo $PPID\') >>"$0"; exec sleep 1000) &
 	 while :; do sleep 0.1; done');
 wait_until('two processes', sub { lines($pids) == 2 });
 steal('stolen');
@@ -151,6 +152,20 @@ is("$status$out", "0done\n", 'a backend that hangs: the run goes on');
 like($err, qr/did not answer.*renewed again/s, 'a backend that hangs: said');
 is($report->{attempts}, 1, 'a backend that hangs: one attempt');
 
+# a connection that was cut while it idled: not worth a word
+$lease = 3 * slowness();
+$run = start_command([ '-k', 'cut', '-l', $lease ],
+	'while [ ! -e "$0.cut" ]; do sleep 0.05; done; echo done');
+$first_end = value('lease_until', 'cut');
+$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+	WHERE application_name = 'idemkit'});
+wait_until('a heartbeat on another connection',
+	sub { value('lease_until', 'cut') ne $first_end });
+open($file, '>', "$pids.cut") or die $!;
+close $file;
+finish_command($run);
+is("$status$out$err", "0done\n", 'a connection that is cut while it idles: made anew');
+
 # a server that restarts within the lease
 $run = start_command([ '-k', 'restart', '-l', 60 * slowness() ],
 	'while [ ! -e "$0.restart" ]; do sleep 0.05; done; echo done');
@@ -161,10 +176,12 @@ finish_command($run);
 is("$status$out", "0done\n", 'a server that restarts: the result is stored');
 is(value('response_status', 'restart'), 0, 'a server that restarts: there it is');
 
-# the answer to the storing is lost, not the result
-sub relay_losing_an_answer
+# Relays connections to the server. The first time that the client says something
+# that matches, the answer is treated otherwise: lost together with the connection,
+# or late, and then the file tells that it is waited for.
+sub relay
 {
-	my ($socket, $directory) = @_;
+	my ($socket, $directory, $pattern, $late_file) = @_;
 	my $lost = 0;
 	while (my $client = $socket->accept)
 	{
@@ -176,9 +193,14 @@ sub relay_losing_an_answer
 			for my $from (@ready)
 			{
 				my $n = sysread($from, my $data, 65536) or last CONNECTION;
-				last CONNECTION if $from == $server && $losing;
-				$losing = $lost = 1
-				  if $from == $client && !$lost && $data =~ /idemkit_complete/;
+				if ($from == $server && $losing)
+				{
+					last CONNECTION if !defined $late_file;
+					open(my $late, '>', $late_file);
+					sleep 0.5;
+					$losing = 0;
+				}
+				$losing = $lost = 1 if $from == $client && !$lost && $data =~ $pattern;
 				syswrite($from == $client ? $server : $client, $data);
 			}
 		}
@@ -187,23 +209,51 @@ sub relay_losing_an_answer
 	}
 	return;
 }
-my $relay_directory = File::Temp::tempdir(CLEANUP => 1);
-my $socket = IO::Socket::UNIX->new(Local => "$relay_directory/.s.PGSQL." . $node->port, Listen => 5)
-  or die $!;
-my $relay = fork // die $!;
-if ($relay == 0)
+
+sub start_relay
 {
-	relay_losing_an_answer($socket, $node->host);
-	POSIX::_exit(0);
+	my ($pattern, $late_file) = @_;
+	my $relay_directory = File::Temp::tempdir(CLEANUP => 1);
+	my $socket =
+	  IO::Socket::UNIX->new(Local => "$relay_directory/.s.PGSQL." . $node->port, Listen => 5)
+	  or die $!;
+	my $relay = fork // die $!;
+	if ($relay == 0)
+	{
+		relay($socket, $node->host, $pattern, $late_file);
+		POSIX::_exit(0);
+	}
+	return ($relay_directory, $relay);
 }
-close $socket;
+
+sub end_relay
+{
+	my ($relay) = @_;
+	kill 'KILL', $relay;
+	waitpid($relay, 0);
+	return;
+}
+
+# the answer to the storing is lost, not the result
+my ($relay_directory, $relay) = start_relay(qr/idemkit_complete/);
 ($status, $out, $err) = idemkit({ env => { PGHOST => $relay_directory } },
 	'run', '-k', 'unsure', '-r', $report_file, '--', 'echo', 'stored');
-kill 'KILL', $relay;
-waitpid($relay, 0);
+end_relay($relay);
 is("$status$out$err", "0stored\n", 'the answer to the storing is lost: it is looked up');
 is(json(slurp($report_file))->{outcome}, 'executed', 'the answer is lost: the report');
 is(value("convert_from(response_body, 'UTF8')", 'unsure'), "stored\n", 'the answer is lost: stored');
+
+# a signal between the winning of the claim and the command
+my $late = scratch('late');
+($relay_directory, $relay) = start_relay(qr/COMMIT/, $late);
+$run = start_idemkit({ env => { PGHOST => $relay_directory } },
+	'run', '-k', 'signalled', '--', 'echo', 'never');
+wait_until('the claim to be won', sub { -e $late });
+kill 'TERM', $run->{pid};
+($status, $out) = $run->finish;
+end_relay($relay);
+is("$status$out", '-15', 'SIGTERM before the command is started ends us');
+is(value('count(*)', 'signalled'), 0, 'and leaves no claim behind');
 
 # a server that stays away: the lease runs out by our own clock
 $lease = 4;
@@ -319,12 +369,21 @@ SKIP:
 		open(STDIN, '<&', $terminal) or POSIX::_exit(120);
 		open(STDOUT, '>', '/dev/null') or POSIX::_exit(121);
 		exec(under(), build_path('idemkit'), 'run', '-k', 'terminal', '-r', $report_file, '--',
-			'perl', '-e', 'print "group ", getpgrp, "\n"; $| = 1;' . $counting, $pids)
+			'perl', '-e', '$SIG{INT} = sub { $n++; mkdir "$path.got" }; $path = shift;
+				print "group ", getpgrp, "\n"; open F, ">", $path; print F "$$\n"; close F;
+				select(undef, undef, undef, 0.05) until -d "$path.end";
+				select(undef, undef, undef, 0.3); print "INT $n\n"', $pids)
 		  or POSIX::_exit(122);
 	}
 	wait_until('the command to begin', sub { lines($pids) });
+	# two signals at the same time would count as one, so idemkit is to come later
+	kill 'STOP', $pid;
 	print $pty "\003";
 	$pty->flush;
+	wait_until('the signal', sub { -d "$pids.got" });
+	kill 'CONT', $pid;
+	sleep 0.2;
+	mkdir "$pids.end";
 	my $end = time + 30 * slowness();
 	my $ended = 0;
 	sleep 0.05 until ($ended = waitpid($pid, POSIX::WNOHANG())) || time > $end;

@@ -78,6 +78,7 @@ const OptionRow option_rows[] = {
 	{NULL, 0, OPTION_FLAG, 0, 0, NULL, NULL}};
 
 #define DEFAULT_MAX_OUTPUT ((int64_t) 16 << 20)
+#define MAX_RETENTION	   (10 * 365.25 * 86400)
 #define MAX_OPTIONS		   32
 #define HELP_CODE		   1
 #define FIRST_CODE		   256 /* above every letter */
@@ -190,7 +191,8 @@ store_option(const OptionRow *row, const char *value, Options *options)
 }
 
 /*
- * What cannot be said option by option.
+ * What cannot be said option by option. The server checks values, too, but the
+ * retention only when the command of a run has ended.
  */
 static int
 check_options(const Verb *verb, const Options *options)
@@ -205,6 +207,8 @@ check_options(const Verb *verb, const Options *options)
 		wrong = "the command to run is missing";
 	else if (verb->bit == VERB_RUN && options->lease < 1)
 		wrong = "--lease must be at least one second";
+	else if (verb->bit == VERB_RUN && options->expires_after > MAX_RETENTION)
+		wrong = "--expires-after is more than ten years";
 	else if (verb->bit == VERB_COMPLETE && options->body_file != NULL &&
 			 options->token_file != NULL && strcmp(options->body_file, "-") == 0 &&
 			 strcmp(options->token_file, "-") == 0)

@@ -181,25 +181,23 @@ was_interrupted(Worker *worker)
 }
 
 /*
- * Do a job and fill the answer.
+ * Make the call of a job. Only where the connection was good may a call that found
+ * it broken have been executed all the same; a claim is not, as it then was in a
+ * transaction that is rolled back.
  */
-static void
-do_job(Worker *worker, const Job *job, Answer *answer)
+static IdemkitStatus
+call(Worker *worker, const Job *job, Answer *answer)
 {
 	const Options *options = worker->options;
+	bool		   connected = PQstatus(worker->conn) == CONNECTION_OK;
 	IdemkitStatus  status = IDEMKIT_OK;
-	bool		   connected;
 
-	*answer = (Answer){.asked = 0};
-	connect_if_needed(worker);
-	connected = worker->conn != NULL && PQstatus(worker->conn) == CONNECTION_OK;
 	answer->asked = clock_now();
 	set_asked(worker, answer->asked);
 	switch (job->kind)
 	{
 		case JOB_CLAIM:
-			status = claim(worker, job, answer);
-			break;
+			return claim(worker, job, answer);
 		case JOB_RENEW:
 			status = idemkit_renew(worker->conn, options->key, job->token, options->lease,
 								   options->table, &answer->done, worker->error);
@@ -212,13 +210,39 @@ do_job(Worker *worker, const Job *job, Answer *answer)
 									 &answer->done, worker->error);
 			break;
 	}
-	if (status == IDEMKIT_OK && job->kind != JOB_CLAIM && !answer->done)
+	answer->unsure = connected && status == IDEMKIT_ERROR_CONNECTION;
+	if (status == IDEMKIT_OK && !answer->done)
 		status = look_for_result(worker, job, &answer->settled);
+	return status;
+}
+
+/*
+ * Do a job and fill the answer.
+ *
+ * Between renewals the connection idles, and somebody on the way may have cut it
+ * meanwhile: a renewal that meets a dead connection is tried again at once, without
+ * a word.
+ */
+static void
+do_job(Worker *worker, const Job *job, Answer *answer)
+{
+	IdemkitStatus status;
+	bool		  idled = worker->conn != NULL;
+
+	*answer = (Answer){.asked = 0};
+	connect_if_needed(worker);
+	status = call(worker, job, answer);
 	set_asked(worker, INFINITY);
+	if (status == IDEMKIT_ERROR_CONNECTION && job->kind == JOB_RENEW && idled &&
+		!was_interrupted(worker))
+	{
+		connect_if_needed(worker);
+		status = call(worker, job, answer);
+		set_asked(worker, INFINITY);
+	}
 	if (status != IDEMKIT_OK)
 	{
 		answer->failed = true;
-		answer->unsure = connected && status == IDEMKIT_ERROR_CONNECTION;
 		note_error(&answer->failure, worker->error);
 	}
 	/* what libpq then says blames the server's closing the connection */
