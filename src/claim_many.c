@@ -258,18 +258,36 @@ settle_once(Batch *batch)
 }
 
 /*
- * settle_once() in a subtransaction that is rolled back if it returns false.
+ * settle_once() in a subtransaction that is rolled back if it returns false
+ * or raises an error.
  */
 static bool
 settle_in_subtransaction(Batch *batch)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
-	bool		  settled;
+	volatile bool settled = false;
 
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
-	settled = settle_once(batch);
+	PG_TRY();
+	{
+		settled = settle_once(batch);
+	}
+	PG_CATCH();
+	{
+		ErrorData *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		ReThrowError(error);
+	}
+	PG_END_TRY();
+
 	if (settled)
 		ReleaseCurrentSubTransaction();
 	else

@@ -126,18 +126,30 @@ retire_plans(IdemkitTable *table)
 }
 
 /*
- * Raises 42P01 for a table that is gone, after dropping what is known of it.
+ * Forgets tables that are gone.
+ */
+static void
+forget_dropped_tables(void)
+{
+	HASH_SEQ_STATUS scan;
+	IdemkitTable   *table;
+
+	hash_seq_init(&scan, tables);
+	while ((table = hash_seq_search(&scan)) != NULL)
+	{
+		if (table->checked || SearchSysCacheExists1(RELOID, ObjectIdGetDatum(table->relid)))
+			continue;
+		retire_plans(table);
+		hash_search(tables, &table->relid, HASH_REMOVE, NULL);
+	}
+}
+
+/*
+ * Raises 42P01 for a table that is gone.
  */
 void
 idemkit_refuse_missing_table(Oid relid)
 {
-	IdemkitTable *table = hash_search(tables, &relid, HASH_FIND, NULL);
-
-	if (table != NULL)
-	{
-		retire_plans(table);
-		hash_search(tables, &relid, HASH_REMOVE, NULL);
-	}
 	ereport(ERROR, (errcode(IDEMKIT_ERRCODE_NO_TABLE),
 					errmsg("records table with OID %u does not exist", relid)));
 }
@@ -174,6 +186,7 @@ check_table(Oid relid)
 	IdemkitFault  fault;
 	char		 *name;
 
+	forget_dropped_tables();
 	if (relation == NULL)
 		idemkit_refuse_missing_table(relid);
 	table = find_entry(relid);

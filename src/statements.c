@@ -296,6 +296,8 @@ static const StatementText statements[] = {
  * worthwhile where a disabled path is the only one and so carries its penalty.
  */
 static const char *const pinned_settings[][2] = {
+	{"enable_indexscan", "on"},
+	{"enable_nestloop", "on"},
 	{"enable_seqscan", "off"},
 	{"enable_bitmapscan", "off"},
 	{"enable_hashjoin", "off"},

@@ -129,43 +129,61 @@ adoption_commands(Relation table)
 }
 
 /*
- * Adopts an existing table unless it is complete already; that is looked at
- * with a weak lock first, so that calling this at every start of a program
- * blocks nobody.
+ * Is the table a complete records table already?
  */
-static void
-adopt_if_needed(Oid relid)
+static bool
+is_complete(Oid relid)
 {
-	Relation  table;
-	bool	  complete;
-	List	 *commands;
-	ListCell *cell;
+	Relation table = try_relation_open(relid, AccessShareLock);
+	bool	 complete;
 
-	/*
-	 * While the extension's script runs as a superuser it must not take over
-	 * a table that somebody else may have put there.
-	 */
-	if (creating_extension)
-		ereport(ERROR,
-				(errcode(IDEMKIT_ERRCODE_TABLE_EXISTS),
-				 errmsg("table \"%s\" exists already", get_rel_name(relid)),
-				 errhint("Create the extension in another schema, then adopt this table with "
-						 "idemkit_create_table() and pass it as \"records\".")));
-
-	table = relation_open(relid, AccessShareLock);
+	if (table == NULL)
+		return false;
 	complete = idemkit_schema_fault(table).what == NULL;
 	relation_close(table, NoLock);
-	if (complete)
-		return;
+	return complete;
+}
 
-	table = relation_open(relid, AccessExclusiveLock);
-	commands = adoption_commands(table);
+/*
+ * Adopts an existing table.
+ */
+static void
+adopt_table(Oid relid)
+{
+	Relation  table = relation_open(relid, AccessExclusiveLock);
+	List	 *commands = adoption_commands(table);
+	ListCell *cell;
+
 	relation_close(table, NoLock);
 	foreach(cell, commands)
 	{
 		if (lfirst(cell) != NULL)
 			idemkit_execute_definition(lfirst(cell));
 	}
+}
+
+/*
+ * Makes or adopts the table of that name, with search_path pinned, and
+ * returns it.
+ */
+static Oid
+make_table(Oid schema, const char *name, bool unlogged)
+{
+	int nestlevel = NewGUCNestLevel();
+	Oid relid;
+
+	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	relid = get_relname_relid(name, schema);
+	if (relid == InvalidOid)
+	{
+		create_table(get_namespace_name(schema), name, unlogged);
+		relid = get_relname_relid(name, schema);
+	}
+	else if (!is_complete(relid))
+		adopt_table(relid);
+	AtEOXact_GUC(true, nestlevel);
+	return relid;
 }
 
 /*
@@ -181,26 +199,27 @@ idemkit_create_table(PG_FUNCTION_ARGS)
 	char *name = table_name_argument(fcinfo);
 	bool  unlogged = idemkit_bool_argument(fcinfo, 1, "unlogged");
 	Oid	  schema = schema_to_create_in();
-	int	  nestlevel;
-	Oid	  relid;
+	Oid	  relid = get_relname_relid(name, schema);
+
+	/*
+	 * While the extension's script runs as a superuser it must not take over
+	 * a table that somebody else may have put there.
+	 */
+	if (relid != InvalidOid && creating_extension)
+		ereport(ERROR,
+				(errcode(IDEMKIT_ERRCODE_TABLE_EXISTS), errmsg("table \"%s\" exists already", name),
+				 errhint("Create the extension in another schema, then adopt this table with "
+						 "idemkit_create_table() and pass it as \"records\".")));
+
+	/* Called at every start of a program, this blocks nobody. */
+	if (relid != InvalidOid && is_complete(relid))
+		PG_RETURN_OID(relid);
 
 	/* Programs that start at the same time take turns. */
+	PreventCommandIfReadOnly("idemkit_create_table()");
 	LockDatabaseObject(NamespaceRelationId, schema, 0, ShareUpdateExclusiveLock);
 	AcceptInvalidationMessages();
-
-	nestlevel = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	relid = get_relname_relid(name, schema);
-	if (relid != InvalidOid)
-		adopt_if_needed(relid);
-	else
-	{
-		create_table(get_namespace_name(schema), name, unlogged);
-		relid = get_relname_relid(name, schema);
-	}
-	AtEOXact_GUC(true, nestlevel);
-	PG_RETURN_OID(relid);
+	PG_RETURN_OID(make_table(schema, name, unlogged));
 }
 
 /*
