@@ -112,6 +112,7 @@ end_processes() {
 # SANDBOX in their environment, servers, which overwrite theirs, by their pid files.
 remove_sandbox() {
   local -a programs servers
+  trap '' INT TERM HUP # what is begun here is finished
   [ ! -e "$SANDBOX/keep" ] || return 0
   mapfile -t programs < <(grep -lszxF "SANDBOX=$SANDBOX" /proc/[0-9]*/environ | cut -d / -f 3)
   end_processes TERM "${programs[@]}"

@@ -4,12 +4,9 @@
 # shellcheck source=script/sandbox.sh
 . script/sandbox.sh
 
-# The sandbox starts script/NAME of its copy; this puts one there for bench/NAME.
-eval "user_of_$(declare -f sandbox_user)"
-sandbox_user() {
-  ln -s "../bench/${0##*/}" "$SANDBOX/src/script/"
-  user_of_sandbox_user
-}
+# What the sandbox starts in its copy of the source.
+# shellcheck disable=SC2034 # read by enter_sandbox
+sandbox_script=bench/${0##*/}
 
 # Runs the calling script in a sandbox and puts what it leaves in its directory
 # "results" into directory $1. The sandbox's user may not write there, so the files
