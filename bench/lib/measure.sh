@@ -1,6 +1,7 @@
 # Measuring: every run of a load goes through here, is checked against what it left in
 # the table, and becomes lines of measurements.tsv. Sourced, not run.
 # shellcheck shell=bash
+# shellcheck disable=SC2154 # the sizes and times are set by the script that sources this
 
 # What every contestant stores, however it stores it.
 FINGERPRINT=9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
