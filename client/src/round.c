@@ -69,10 +69,7 @@ schedule_key(IdemkitWaiter *waiter, IdemkitKey *key, double lease_seconds)
 	key->interval = key->interval == 0 ? IDEMKIT_FIRST_INTERVAL_US : key->interval * 2;
 	if (key->interval > IDEMKIT_LAST_INTERVAL_US)
 		key->interval = IDEMKIT_LAST_INTERVAL_US;
-	if (key->again)
-		idemkit_key_notify(&waiter->waits, key);
-	else
-		idemkit_key_schedule(&waiter->waits, key, now + key->interval, lease_end);
+	idemkit_key_schedule(&waiter->waits, key, now + key->interval, lease_end);
 }
 
 /*

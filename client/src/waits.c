@@ -355,11 +355,12 @@ idemkit_key_queue(IdemkitWaits *waits, IdemkitKey *key)
 void
 idemkit_key_notify(IdemkitWaits *waits, IdemkitKey *key)
 {
+	/*
+	 * The server sends notifications between statements only. This one came
+	 * before the answer, so the statement began after what it tells of.
+	 */
 	if (key->place == IDEMKIT_READING)
-	{
-		key->again = true;
 		return;
-	}
 	displace(waits, key, IDEMKIT_QUEUED);
 	idemkit_list_append(&waits->notified, &key->link);
 }
@@ -368,7 +369,6 @@ void
 idemkit_key_read(IdemkitWaits *waits, IdemkitKey *key)
 {
 	displace(waits, key, IDEMKIT_READING);
-	key->again = false;
 	idemkit_list_append(&waits->reading, &key->link);
 }
 

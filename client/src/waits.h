@@ -35,7 +35,6 @@ typedef struct IdemkitKey
 	IdemkitHeapNode		 schedule;	/* SCHEDULED: when to read it, or its lease's end */
 	int64_t				 reread_at; /* SCHEDULED: when to read it, its lease aside */
 	int64_t				 interval;	/* since the last reading, in microseconds; 0: none yet */
-	bool				 again;		/* READING: it was notified meanwhile */
 	const IdemkitRecord *record;	/* as last read, or NULL */
 	size_t				 length;
 	char				 text[];

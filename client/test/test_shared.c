@@ -208,6 +208,51 @@ test_handing_on(IdemkitSharedWaiter *waiter)
 	ok(worst < 0.2 * slowness(), "and no longer: at most %.1f ms", worst * 1000.0);
 }
 
+/*
+ * A driver whose own wait has come to be read once a second takes up what others
+ * submit at once, and keeps their deadlines.
+ */
+static void
+test_submit_to_driver(IdemkitSharedWaiter *waiter)
+{
+	static Worker driver;
+	const char	 *key = new_key("driver");
+	double		  worst_answer = 0.0;
+	double		  worst_timeout = 0.0;
+
+	must_claim(conn, key, 60.0);
+	memset(&driver, 0, sizeof(driver));
+	driver.waiter = waiter;
+	driver.timeout = 5.0;
+	snprintf(driver.key, sizeof(driver.key), "%s", key);
+	start(&driver, wait_once);
+	sleep_seconds(2.0);
+	for (int i = 0; i < 10; i++)
+	{
+		IdemkitOutcome outcome;
+		double		   begun = seconds_now();
+
+		if (idemkit_shared_wait(waiter, new_key("none"), 10.0, &outcome, NULL, NULL) !=
+				IDEMKIT_OK ||
+			outcome != IDEMKIT_OUTCOME_ABSENT)
+			give_up("a wait beside a driver");
+		if (seconds_now() - begun > worst_answer)
+			worst_answer = seconds_now() - begun;
+		begun = seconds_now();
+		if (idemkit_shared_wait(waiter, key, 0.05, &outcome, NULL, NULL) != IDEMKIT_OK ||
+			outcome != IDEMKIT_OUTCOME_TIMEOUT)
+			give_up("a short wait beside a driver");
+		if (seconds_now() - begun - 0.05 > worst_timeout)
+			worst_timeout = seconds_now() - begun - 0.05;
+	}
+	(void) pthread_join(driver.thread, NULL);
+	idemkit_record_free(driver.record);
+	ok(worst_answer < 0.2 * slowness(), "a driver takes up new waits at once: %.1f ms",
+	   worst_answer * 1000.0);
+	ok(worst_timeout < 0.2 * slowness(), "and keeps their deadlines: %.1f ms late",
+	   worst_timeout * 1000.0);
+}
+
 static double
 cpu_seconds(void)
 {
@@ -359,6 +404,7 @@ main(void)
 	for (int round = 0; round < ROUNDS; round++)
 		test_many_threads(waiter);
 	test_handing_on(waiter);
+	test_submit_to_driver(waiter);
 	test_idle(waiter);
 	test_stress(waiter);
 	idemkit_shared_waiter_destroy(waiter);

@@ -627,7 +627,8 @@ int
 main(void)
 {
 	conn = must_connect();
-	must_execute(conn, "SET client_min_messages = error");
+	/* nothing here may wait for the waiter's locks: better an error than a test that hangs */
+	must_execute(conn, "SET client_min_messages = error; SET lock_timeout = '5s'");
 	waiter = must_create("", NULL);
 	test_already_over();
 	test_notified();
