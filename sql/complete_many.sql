@@ -103,3 +103,32 @@ FROM calls ORDER BY i;
 RESET idemkit.max_response_bytes;
 SELECT effective_key, state FROM idemkit_records ORDER BY 1;
 SELECT * FROM idemkit_complete_many(ARRAY['a', 'b'], ARRAY['t', 't']);
+
+-- Planner settings of the caller do not change which of two completions of one
+-- key counts: the first, whatever the join.
+CREATE FUNCTION complete_many_first() RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    keys text[] := ARRAY(SELECT 'first:' || i FROM generate_series(1, 3) AS i);
+    told text;
+BEGIN
+    TRUNCATE idemkit_records;
+    PERFORM idemkit_claim_many(keys);
+    UPDATE idemkit_records SET claim_token = 't';
+    SELECT string_agg(DISTINCT done::text || ' in place ' || (n - 1) / 3 + 1, ', ') INTO told
+    FROM idemkit_complete_many(keys || keys, array_fill('t'::text, ARRAY[6]),
+                               array_fill(1, ARRAY[3]) || array_fill(2, ARRAY[3]))
+         WITH ORDINALITY AS c (done, n);
+    RETURN told || '; stored: '
+        || (SELECT string_agg(DISTINCT response_status::text, ', ') FROM idemkit_records);
+END $$;
+\c -
+SELECT complete_many_first();
+SET plan_cache_mode = force_custom_plan;
+SET enable_nestloop = off;
+SELECT complete_many_first();
+RESET plan_cache_mode;
+\c -
+SET enable_nestloop = off;
+SET enable_indexscan = off;
+SELECT complete_many_first();
+DROP FUNCTION complete_many_first();

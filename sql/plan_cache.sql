@@ -228,6 +228,8 @@ BEGIN
                      (idemkit_claim('log:' || TG_OP, records => TG_RELID::regclass)).result,
                      (idemkit_claim('log:' || TG_OP, records => TG_RELID::regclass)).result);
     EXECUTE format('ALTER SCHEMA plan_cache_busy2 RENAME TO %I', TG_TABLE_SCHEMA);
+    -- Long enough for the claim or completion to write its times again.
+    PERFORM pg_sleep(0.05);
     RETURN NULL;
 END $$;
 CREATE TRIGGER watch AFTER INSERT OR UPDATE ON plan_cache_busy.busy
