@@ -29,13 +29,14 @@ sub slowness
 	return $ENV{IDEMKIT_SLOWNESS} // 1;
 }
 
-# A server with the extension, and the environment that leads libpq to it.
+# A server with the extension, and the environment that leads libpq to it. Further
+# arguments are lines for postgresql.conf.
 sub start_cluster
 {
-	my ($name) = @_;
+	my ($name, @settings) = @_;
 	my $node = PostgreSQL::Test::Cluster->new($name);
 	$node->init(extra => [ '--locale=C', '--encoding=UTF8' ]);
-	$node->append_conf('postgresql.conf', "max_connections = 100\n");
+	$node->append_conf('postgresql.conf', join("\n", 'max_connections = 100', @settings, ''));
 	$node->start;
 	$node->safe_psql('postgres', 'CREATE EXTENSION idemkit');
 	$ENV{PGHOST} = $node->host;

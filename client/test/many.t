@@ -6,7 +6,8 @@ use Test::More;
 
 use Programs;
 
-my $node = start_cluster('many');
+# Commits that reach the disk, as they do where the latency matters.
+my $node = start_cluster('many', 'fsync = on');
 
 run_program('test_many');
 
