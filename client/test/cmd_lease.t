@@ -245,7 +245,7 @@ is(value("convert_from(response_body, 'UTF8')", 'unsure'), "stored\n", 'the answ
 
 # a signal between the winning of the claim and the command
 my $late = scratch('late');
-($relay_directory, $relay) = start_relay(qr/COMMIT/, $late);
+($relay_directory, $relay) = start_relay(qr/COMMIT\0/, $late);
 $run = start_idemkit({ env => { PGHOST => $relay_directory } },
 	'run', '-k', 'signalled', '--', 'echo', 'never');
 wait_until('the claim to be won', sub { -e $late });

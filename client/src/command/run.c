@@ -95,9 +95,13 @@ ask(Run *run, const Job *job, double patience, Answer *answer, bool *answered)
 		if (ending == 0)
 		{
 			ending = take_ending_signal();
-			/* before the statement was sent there is nothing to undo */
+			/*
+			 * What was asked since poll() began counts. Where nothing is asked, the
+			 * answer may be just on its way, or a connection be sought.
+			 */
 			if (ending != 0)
-				give_up = isinf(asked) ? now : now + SIGNAL_PATIENCE;
+				give_up = clock_now() + (isinf(worker_asked(run->worker)) ? SIGNAL_PATIENCE / 10
+																		  : SIGNAL_PATIENCE);
 		}
 	}
 }
