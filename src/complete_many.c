@@ -92,19 +92,46 @@ check_responses(const IdemkitArray *headers, const IdemkitArray *bodies, int cou
 }
 
 /*
- * Runs the statement, notes by position what was completed, announces it, and
- * starts the retention again if there was a wait.
+ * Starts the retention of what this call completed again, at a later reading
+ * of the clock.  Results that were there before are left alone.
  */
 static void
-complete_batch(IdemkitTable *table, const IdemkitArray *keys, Datum *parameters, const char *nulls,
-			   int64 retention, bool *done)
+restamp(IdemkitTable *table, const IdemkitArray *keys, const IdemkitArray *tokens, const int *order,
+		const bool *done, TimestampTz clock, int64 retention)
 {
-	TimestampTz	  clock = idemkit_clock();
-	IdemkitResult result;
+	Datum *done_keys = palloc(keys->count * sizeof(Datum));
+	Datum *done_tokens = palloc(keys->count * sizeof(Datum));
+	int	   count = 0;
 
-	parameters[COMPLETED_AT] = TimestampTzGetDatum(clock);
-	parameters[LEASE_UNTIL] = TimestampTzGetDatum(clock + retention);
-	result = idemkit_execute(table, IDEMKIT_COMPLETE_MANY, parameters, nulls);
+	for (int i = 0; i < keys->count; i++)
+	{
+		if (!done[order[i]])
+			continue;
+		done_keys[count] = keys->values[order[i]];
+		done_tokens[count++] = tokens->values[order[i]];
+	}
+	if (count > 0)
+	{
+		Datum parameters[] = {
+			idemkit_form_array(done_keys, NULL, count, TEXTOID),
+			idemkit_form_array(done_tokens, NULL, count, TEXTOID),
+			TimestampTzGetDatum(clock),
+			TimestampTzGetDatum(clock + retention),
+		};
+
+		idemkit_execute(table, IDEMKIT_RESTAMP_RESULTS, parameters, NULL);
+	}
+}
+
+/*
+ * Runs the statement, notes by position what was completed, and announces it.
+ */
+static void
+complete_batch(IdemkitTable *table, const IdemkitArray *keys, const Datum *parameters,
+			   const char *nulls, bool *done)
+{
+	IdemkitResult result = idemkit_execute(table, IDEMKIT_COMPLETE_MANY, parameters, nulls);
+
 	for (uint64 i = 0; i < result.count; i++)
 	{
 		int position = DatumGetInt32(idemkit_result_value(&result, i, 1));
@@ -112,12 +139,6 @@ complete_batch(IdemkitTable *table, const IdemkitArray *keys, Datum *parameters,
 		done[position] = true;
 		idemkit_announce((text *) DatumGetPointer(keys->values[position]),
 						 DatumGetBool(idemkit_result_value(&result, i, 2)));
-	}
-	if (result.count > 0 && idemkit_waited(clock, retention, &clock))
-	{
-		parameters[COMPLETED_AT] = TimestampTzGetDatum(clock);
-		parameters[LEASE_UNTIL] = TimestampTzGetDatum(clock + retention);
-		idemkit_execute(table, IDEMKIT_RESTAMP_RESULTS, parameters, NULL);
 	}
 }
 
@@ -147,6 +168,7 @@ idemkit_complete_many(PG_FUNCTION_ARGS)
 	char		  nulls[PARAMETERS];
 	Datum		 *positions = palloc(Max(keys.count, 1) * sizeof(Datum));
 	bool		 *done = palloc0(Max(keys.count, 1) * sizeof(bool));
+	TimestampTz	  clock;
 	IdemkitRows	  rows;
 
 	idemkit_check_lengths(&tokens, "claim_tokens", &keys);
@@ -165,7 +187,12 @@ idemkit_complete_many(PG_FUNCTION_ARGS)
 		positions[i] = Int32GetDatum(order[i]);
 	parameters[POSITIONS] = idemkit_form_array(positions, NULL, keys.count, INT4OID);
 
-	complete_batch(table, &keys, parameters, nulls, retention, done);
+	clock = idemkit_clock();
+	parameters[COMPLETED_AT] = TimestampTzGetDatum(clock);
+	parameters[LEASE_UNTIL] = TimestampTzGetDatum(clock + retention);
+	complete_batch(table, &keys, parameters, nulls, done);
+	if (idemkit_waited(clock, retention, &clock))
+		restamp(table, &keys, &tokens, order, done, clock, retention);
 	for (int i = 0; i < keys.count; i++)
 	{
 		Datum value = BoolGetDatum(done[i]);

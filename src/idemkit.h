@@ -151,6 +151,7 @@ typedef struct IdemkitTable
 } IdemkitTable;
 
 extern IdemkitTable	   *idemkit_open_table(FunctionCallInfo fcinfo, int argno);
+extern IdemkitTable	   *idemkit_check_table(Oid relid);
 extern Oid				idemkit_table_argument(FunctionCallInfo fcinfo, int argno);
 pg_noreturn extern void idemkit_refuse_missing_table(Oid relid);
 extern void				idemkit_watch_tables(void);

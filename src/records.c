@@ -178,8 +178,8 @@ find_entry(Oid relid)
  * the transaction ends, as the statements that follow do, so that the name
  * holds for them.
  */
-static IdemkitTable *
-check_table(Oid relid)
+IdemkitTable *
+idemkit_check_table(Oid relid)
 {
 	Relation	  relation = try_relation_open(relid, AccessShareLock);
 	IdemkitTable *table;
@@ -230,7 +230,8 @@ check_extension(void)
 			(errcode(IDEMKIT_ERRCODE_WRONG_VERSION),
 			 errmsg("library of idemkit %s does not fit the installed SQL objects of version %s",
 					IDEMKIT_EXTENSION_VERSION, version),
-			 errhint("Run: ALTER EXTENSION idemkit UPDATE TO '%s'; and connect again.",
+			 errhint("Run: ALTER EXTENSION idemkit UPDATE TO '%s'; and connect again.  If the "
+					 "installed version is newer, install the library of that version.",
 					 IDEMKIT_EXTENSION_VERSION)));
 	own_table = found;
 }
@@ -262,5 +263,5 @@ idemkit_open_table(FunctionCallInfo fcinfo, int argno)
 
 	if (table != NULL && table->checked)
 		return table;
-	return check_table(relid);
+	return idemkit_check_table(relid);
 }

@@ -404,6 +404,27 @@ copy_result(MemoryContext caller)
 }
 
 /*
+ * Runs a saved plan, also for a session that has asked for custom plans.
+ */
+static void
+execute_plan(SPIPlanPtr plan, const Datum *values, const char *nulls)
+{
+	bool custom = plan_cache_mode == PLAN_CACHE_MODE_FORCE_CUSTOM_PLAN;
+	int	 nestlevel = custom ? NewGUCNestLevel() : 0;
+	int	 code;
+
+	if (custom)
+		(void) set_config_option("plan_cache_mode", "auto", PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
+	code = SPI_execute_plan(plan, (Datum *) values, nulls, false, 0);
+	if (code < 0)
+		elog(ERROR, "could not run a statement on a records table: %s",
+			 SPI_result_code_string(code));
+	if (custom)
+		AtEOXact_GUC(true, nestlevel);
+}
+
+/*
  * Runs a statement with a new snapshot.  "nulls" is as for SPI_execute_plan(),
  * or NULL.  Raises what the statement raises.
  */
@@ -414,7 +435,10 @@ idemkit_execute(IdemkitTable *table, IdemkitStatement statement, const Datum *va
 	MemoryContext caller = CurrentMemoryContext;
 	SPIPlanPtr	  plan;
 	IdemkitResult result;
-	int			  code;
+
+	/* A statement before this one may have run code that changed the table. */
+	if (!table->checked)
+		table = idemkit_check_table(table->relid);
 
 	SPI_connect();
 	plan = table->plans[statement];
@@ -422,10 +446,7 @@ idemkit_execute(IdemkitTable *table, IdemkitStatement statement, const Datum *va
 		plan = prepare_statement(table, statement);
 	else if (needs_planning(plan))
 		make_pinned_plan(plan);
-	code = SPI_execute_plan(plan, (Datum *) values, nulls, false, 0);
-	if (code < 0)
-		elog(ERROR, "could not run statement %d on a records table: %s", statement,
-			 SPI_result_code_string(code));
+	execute_plan(plan, values, nulls);
 	result = copy_result(caller);
 	SPI_finish();
 	return result;
