@@ -32,7 +32,7 @@
 #include <unistd.h>
 
 #define KEY_DIGITS	 38
-#define LEASE_MS	 "30000"
+#define LEASE_MS	 "3600000" /* none may end while keys are counted */
 #define RETENTION_MS "86400000"
 #define TOKEN		 "5d41402abc4b2a76b9719d911017c592"
 
