@@ -181,7 +181,8 @@ $gate->query_safe('SELECT pg_advisory_lock(1)');
 $node->begin_statement($sweeper, 'CALL idemkit_sweep(batch_rows => 1000)');
 $node->wait_until_blocked($pid);
 my (undef, undef, $vacuum) = $node->psql('postgres', 'VACUUM (VERBOSE, INDEX_CLEANUP on) idemkit_records');
-like($vacuum, qr/\b2000 removed\b|\bremoved 2000\b/, 'the rows that its first batches removed can be vacuumed while it runs');
+# Some of them may have been pruned in passing: their identifiers are still there.
+like($vacuum, qr/\b2000 (?:dead item identifiers )?removed\b/, 'the rows that its first batches removed can be vacuumed while it runs');
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 like($sweeper->query(''), qr/^$rows$/m, 'and it comes to its end');
 
