@@ -50,7 +50,8 @@ COMMIT;
 };
 
 # Ends what it holds: completed in a batch, some with a retention that is over
-# at once; or released or given up one by one.
+# at once; or released or given up one by one. (No statement here but a batch may
+# lock more than one row: it would not keep their order.)
 my $end = q{
 \set way random(1, 4)
 \if :way <= 2
@@ -66,8 +67,9 @@ UPDATE wins SET ended = true WHERE winner = :client_id AND NOT ended;
 SELECT count(idemkit_release(key, token)) FROM (SELECT key, token FROM wins WHERE winner = :client_id AND ended ORDER BY key) w;
 \else
 UPDATE wins SET ended = true WHERE winner = :client_id AND NOT ended;
-UPDATE idemkit_records SET lease_until = clock_timestamp() - interval '1 ms' WHERE state = 'CLAIMED' AND effective_key =
-	(SELECT key FROM wins w WHERE winner = :client_id AND token = claim_token LIMIT 1);
+UPDATE idemkit_records SET lease_until = clock_timestamp() - interval '1 ms' WHERE state = 'CLAIMED' AND claim_token =
+	(SELECT token FROM wins JOIN idemkit_records ON effective_key = key AND claim_token = token
+		WHERE winner = :client_id AND state = 'CLAIMED' ORDER BY key LIMIT 1);
 SELECT count(idemkit_renew(key, token, 0.001)) FROM (SELECT key, token FROM wins WHERE winner = :client_id AND ended ORDER BY key) w;
 \endif
 };
