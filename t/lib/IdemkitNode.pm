@@ -37,7 +37,7 @@ sub prepare
 	my ($class, $name, @settings) = @_;
 	my $node = $class->new($name);
 
-	$node->init(allows_streaming => 1);
+	$node->init(allows_streaming => 1, extra => ['--locale=C', '--encoding=UTF8']);
 	$node->append_conf('postgresql.conf', join("\n",
 			'max_connections = 100', 'shared_buffers = 32MB',
 			'synchronous_commit = on', 'log_statement = none',
