@@ -14,7 +14,7 @@
  * dimension.  An array that is null has none.
  */
 IdemkitArray
-idemkit_array_argument(FunctionCallInfo fcinfo, int argno, const char *name, Oid type)
+idemkit_array_argument(FunctionCallInfo fcinfo, int argno, Oid type)
 {
 	IdemkitArray array = {0};
 	int16		 length;
@@ -40,7 +40,7 @@ idemkit_texts_argument(FunctionCallInfo fcinfo, int argno, const char *name)
 	if (PG_ARGISNULL(argno))
 		ereport(ERROR,
 				(errcode(IDEMKIT_ERRCODE_NULL_ARGUMENT), errmsg("%s must not be null", name)));
-	array = idemkit_array_argument(fcinfo, argno, name, TEXTOID);
+	array = idemkit_array_argument(fcinfo, argno, TEXTOID);
 	for (int i = 0; i < array.count; i++)
 	{
 		if (array.nulls[i])

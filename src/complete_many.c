@@ -44,7 +44,7 @@ static IdemkitArray
 optional_argument(FunctionCallInfo fcinfo, int argno, const char *name, Oid type,
 				  const IdemkitArray *keys)
 {
-	IdemkitArray array = idemkit_array_argument(fcinfo, argno, name, type);
+	IdemkitArray array = idemkit_array_argument(fcinfo, argno, type);
 
 	if (!PG_ARGISNULL(argno))
 		idemkit_check_lengths(&array, name, keys);

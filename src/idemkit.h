@@ -314,8 +314,7 @@ typedef struct IdemkitArray
 	bool  *nulls;
 } IdemkitArray;
 
-extern IdemkitArray
-idemkit_array_argument(FunctionCallInfo fcinfo, int argno, const char *name, Oid type);
+extern IdemkitArray idemkit_array_argument(FunctionCallInfo fcinfo, int argno, Oid type);
 extern IdemkitArray idemkit_texts_argument(FunctionCallInfo fcinfo, int argno, const char *name);
 extern IdemkitArray idemkit_keys_argument(FunctionCallInfo fcinfo, int argno);
 extern void
