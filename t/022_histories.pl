@@ -2,7 +2,7 @@
 # histories, played once with batches and once with single calls on a table of
 # its own, must agree in every answer and every row.
 #
-# IDEMKIT_SEED=N repeats a history, IDEMKIT_LONG=1 plays ten thousand batches.
+# IDEMKIT_SEED=N repeats a history, IDEMKIT_SIZE=N is the number of batches.
 use strict;
 use warnings;
 
@@ -13,15 +13,12 @@ use IdemkitNode;
 use List::Util qw(shuffle);
 use Test::More;
 
-my $seed    = $ENV{IDEMKIT_SEED} // time ^ $$ << 8;
-my $batches = $ENV{IDEMKIT_LONG} ? 10_000 : 1_500;
+my $seed    = IdemkitNode::seed();
+my $batches = IdemkitNode::size(1_500, 10_000);
 my $node    = IdemkitNode->launch('main', "idemkit.notify = 'never'", "timezone = 'UTC'");
 my $session = $node->session;
 
 my %seen;    # words at the start of an answer, and how often
-
-srand($seed);
-note "IDEMKIT_SEED=$seed";
 
 # A token is told by whether it is the one now stored.  Times are compared row by
 # row, see below.
@@ -167,6 +164,7 @@ my @history;
 		last if defined $failure;
 	}
 }
+IdemkitNode::report("$played batches, " . (defined $failure ? 1 : 0) . ' differences');
 is($failure, undef, "$played batches agree with single calls")
   or diag("IDEMKIT_SEED=$seed\nafter:\n" . join("\n", @history[ ($#history > 5 ? -6 : 0) .. -1 ]));
 

@@ -15,8 +15,37 @@ our @ISA = ('PostgreSQL::Test::Cluster');
 # Seconds after which waiting for a condition is given up.
 our $patience = $PostgreSQL::Test::Utils::timeout_default;
 
-# How many times the quick form of a test is repeated in the long form.
+# How many times the quick form of a test is repeated in the long form, that of
+# script/soak.
 our $long = $ENV{IDEMKIT_LONG} ? 5 : 1;
+
+# How much a test does: of its own two numbers the one for its form, unless
+# IDEMKIT_SIZE asks for another.
+sub size
+{
+	my ($quick, $in_long_form) = @_;
+
+	return $ENV{IDEMKIT_SIZE} // ($ENV{IDEMKIT_LONG} ? $in_long_form : $quick);
+}
+
+# Seeds rand() and says with what; IDEMKIT_SEED repeats what a seed did before.
+sub seed
+{
+	my $seed = $ENV{IDEMKIT_SEED} // (time ^ $$ << 8);
+
+	srand($seed);
+	note "IDEMKIT_SEED=$seed";
+	return $seed;
+}
+
+# What a test did and found, in numbers: script/soak prints these lines.
+sub report
+{
+	my ($text) = @_;
+
+	note "report: $text";
+	return;
+}
 
 # A new server, started, with the extension in database postgres.  Further
 # arguments are lines for postgresql.conf.
