@@ -28,7 +28,9 @@ idemkit_clock(void)
 
 /*
  * Has a reading become too old to start a duration with?  True, with a new
- * reading, when more than 10 ms or more than 1 % of the duration passed.
+ * reading, when more than 10 ms or more than 1 % of the duration passed, or
+ * the clock was set back by as much: a duration started then would end later
+ * than it is to by the clock that everybody reads now.
  */
 bool
 idemkit_waited(TimestampTz clock, int64 duration, TimestampTz *later)
@@ -38,7 +40,7 @@ idemkit_waited(TimestampTz clock, int64 duration, TimestampTz *later)
 	if (duration > 0)
 		tolerance = Min(tolerance, duration / 100);
 	*later = idemkit_clock();
-	return *later - clock > tolerance;
+	return *later - clock > tolerance || clock - *later > tolerance;
 }
 
 /*

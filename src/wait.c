@@ -13,6 +13,7 @@
 #include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
+#include "portability/instr_time.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -84,10 +85,25 @@ idemkit_subscribe(PG_FUNCTION_ARGS)
 }
 
 /*
- * What a wait that sees this row is told, or NULL if it must go on.
+ * Microseconds since some moment, by a clock that nobody sets.  A timeout is
+ * measured by it, since it is no moment in the database's time: stepping the
+ * server's clock must not make a caller wait for hours.
+ */
+static int64
+steady_usecs(void)
+{
+	instr_time now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
+
+/*
+ * What a wait that sees this row is told, or NULL if it must go on.  "left" is
+ * what is left of its timeout.
  */
 static const char *
-wait_outcome(const IdemkitRecord *record, bool found, TimestampTz clock, TimestampTz deadline)
+wait_outcome(const IdemkitRecord *record, bool found, TimestampTz clock, int64 left)
 {
 	if (!found)
 		return "absent";
@@ -103,7 +119,7 @@ wait_outcome(const IdemkitRecord *record, bool found, TimestampTz clock, Timesta
 		case IDEMKIT_LIVE_CLAIM:
 			break;
 	}
-	return clock >= deadline ? "timeout" : NULL;
+	return left <= 0 ? "timeout" : NULL;
 }
 
 /*
@@ -128,21 +144,23 @@ wait_for_outcome(FunctionCallInfo fcinfo, const text *key, int64 timeout, Idemki
 				 MemoryContext look)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	TimestampTz	  deadline = idemkit_clock() + timeout;
+	int64		  deadline = steady_usecs() + timeout;
 	int64		  sleep = FIRST_SLEEP_USECS;
 
 	for (;;)
 	{
 		bool		found;
 		TimestampTz clock;
-		TimestampTz wake;
+		TimestampTz lease_until;
+		int64		left;
 		const char *outcome;
 
 		MemoryContextReset(look);
 		MemoryContextSwitchTo(look);
 		found = idemkit_read_record(idemkit_open_table(fcinfo, 2), key, record);
 		clock = idemkit_clock();
-		outcome = wait_outcome(record, found, clock, deadline);
+		left = deadline - steady_usecs();
+		outcome = wait_outcome(record, found, clock, left);
 		MemoryContextSwitchTo(caller);
 		if (outcome != NULL)
 		{
@@ -150,9 +168,11 @@ wait_for_outcome(FunctionCallInfo fcinfo, const text *key, int64 timeout, Idemki
 			return outcome;
 		}
 
-		/* Neither past the deadline nor past the end of the lease. */
-		wake = Min(deadline, DatumGetTimestampTz(record->values[IDEMKIT_LEASE_UNTIL]) + 1);
-		sleep_for(Min(sleep, wake - clock));
+		/* Neither past the deadline nor past the end of the lease, if it has one. */
+		lease_until = DatumGetTimestampTz(record->values[IDEMKIT_LEASE_UNTIL]);
+		if (!TIMESTAMP_IS_NOEND(lease_until))
+			left = Min(left, lease_until + 1 - clock);
+		sleep_for(Min(sleep, left));
 		sleep = Min(sleep * 2, LONGEST_SLEEP_USECS);
 	}
 }
