@@ -129,7 +129,8 @@ adoption_commands(Relation table)
 }
 
 /*
- * Is the table a complete records table already?
+ * Is the table a complete records table already?  Keeps no lock on it: who waits
+ * for its turn with one is in the way of who has the turn, and needs to alter it.
  */
 static bool
 is_complete(Oid relid)
@@ -140,7 +141,7 @@ is_complete(Oid relid)
 	if (table == NULL)
 		return false;
 	complete = idemkit_schema_fault(table).what == NULL;
-	relation_close(table, NoLock);
+	relation_close(table, AccessShareLock);
 	return complete;
 }
 
