@@ -153,6 +153,17 @@ build_and_install() {
   make --silent PG_CONFIG="$PG_CONFIG" install >>"$log" 2>&1
 }
 
+# Installs the extension privately for the PostgreSQL that $OLD_PG_CONFIG names, too,
+# and exports OLD_PG_CONFIG for that. To be called before anything is built: it works
+# on a copy of the source. $1: the log.
+build_for_old_server() {
+  local log=$1
+  OLD_PG_CONFIG=$(script/private-install "$OLD_PG_CONFIG" "$SANDBOX/old-pg") || return
+  export OLD_PG_CONFIG
+  cp -r . "$SANDBOX/old-src" || return
+  make --silent -C "$SANDBOX/old-src" PG_CONFIG="$OLD_PG_CONFIG" with_llvm=no install >>"$log" 2>&1
+}
+
 # Makes a cluster and starts it, reachable only through its socket, and exports
 # PGHOST, PGPORT, PGUSER and PGDATABASE for it. Further arguments are lines for
 # postgresql.conf. Durability is off unless a line turns it on again: the

@@ -28,7 +28,10 @@
 /* Every records table this backend has used, by OID. */
 static HTAB *tables = NULL;
 
-/* The extension's own table, or InvalidOid when it must be looked up. */
+/*
+ * The extension's own table, or InvalidOid when it, and the installed version with
+ * it, must be looked up.
+ */
 static Oid own_table = InvalidOid;
 
 /* Plans to be freed at the end of the transaction, or NIL. */
@@ -69,6 +72,16 @@ forget_names(Datum arg, int cacheid, uint32 hashvalue)
 }
 
 /*
+ * System cache callback: a function was made, changed or dropped, as an update of
+ * the extension does, which touches its table only now and then.
+ */
+static void
+forget_version(Datum arg, int cacheid, uint32 hashvalue)
+{
+	own_table = InvalidOid;
+}
+
+/*
  * Transaction callback: frees what was retired while it ran.
  */
 static void
@@ -101,6 +114,7 @@ idemkit_watch_tables(void)
 		hash_create("idemkit records tables", 8, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	CacheRegisterRelcacheCallback(forget_relation, (Datum) 0);
 	CacheRegisterSyscacheCallback(NAMESPACEOID, forget_names, (Datum) 0);
+	CacheRegisterSyscacheCallback(PROCOID, forget_version, (Datum) 0);
 	RegisterXactCallback(free_retired_plans, NULL);
 }
 

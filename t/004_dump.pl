@@ -7,62 +7,10 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 
 use IdemkitNode;
+use StoredRecords;
 use Test::More;
 
 my $node = IdemkitNode->launch('main');
-
-# All there is to know of a table's rows.  bytea and floats print exactly.
-sub rows
-{
-	my ($database, $table) = @_;
-
-	return $node->safe_psql($database,
-		"SET timezone = 'UTC'; SELECT to_jsonb(t) FROM $table t ORDER BY effective_key");
-}
-
-# Columns, defaults, constraints, indexes and storage parameters of a table.
-sub layout
-{
-	my ($database, $table) = @_;
-
-	return $node->safe_psql($database, qq{
-		SELECT attnum, attname, format_type(atttypid, atttypmod), attnotnull, attcollation::regcollation,
-			pg_get_expr(adbin, adrelid)
-		FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-		WHERE attrelid = '$table'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum;
-		SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint
-		WHERE conrelid = '$table'::regclass ORDER BY conname;
-		SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = '$table'::regclass ORDER BY 1;
-		SELECT relpersistence, array_to_string(reloptions, ',') FROM pg_class WHERE oid = '$table'::regclass});
-}
-
-# Fills a table with a record of every kind.
-sub fill
-{
-	my ($database, $schema, $table) = @_;
-	my $records = "records => '$table'::regclass";
-	my $f       = "$schema.idemkit_";
-
-	$node->safe_psql($database, qq{
-		SELECT ${f}claim('claimed', 'print', 3, 600, $records);
-		SELECT ${f}claim('ключ ''quoted'' \\ back' || chr(9) || chr(10) || '\\.', $records);
-		SELECT ${f}claim(repeat(chr(8364), 341), $records);
-		SELECT ${f}claim('body ' || n, $records) FROM generate_series(1, 6) n;
-		SELECT ${f}complete(r.effective_key, r.claim_token, n, h, b, 3600, '$table')
-		FROM (VALUES
-			(1, NULL::int, NULL::jsonb, NULL::bytea),
-			(2, 200, '{}', ''),
-			(3, -5, '{"a": "ü", "b": [1, 2.50, null], "c": {"d": "\\u0001\\\\"}}', '\\x00ff5c0a0d09'),
-			(4, 2147483647, NULL, (SELECT string_agg(sha256(i::text::bytea), '') FROM generate_series(1, 20000) i)),
-			(5, 0, '{"k": "v"}', convert_to(repeat('x', 100000), 'UTF8'))) v (n, s, h, b)
-		JOIN $table r ON r.effective_key = 'body ' || v.n;
-		UPDATE $table SET lease_until = clock_timestamp() - interval '1 day' WHERE effective_key = 'body 6';
-		SELECT ${f}claim('body 6', $records);
-		UPDATE $table SET awaited = true WHERE effective_key = 'claimed';
-		SELECT ${f}claim('lapsed', $records);
-		UPDATE $table SET lease_until = 'infinity' WHERE effective_key = 'lapsed'});
-	return;
-}
 
 $node->value(q{
 	CREATE ROLE clerk;
@@ -90,9 +38,9 @@ foreach my $database (sort keys %databases)
 
 	foreach my $table (@$tables)
 	{
-		fill($database, $schema, $table);
-		$rows{$table}   = rows($database, $table);
-		$layout{$table} = layout($database, $table);
+		StoredRecords::fill($node, $database, $schema, $table);
+		$rows{$table}   = StoredRecords::rows($node, $database, $table);
+		$layout{$table} = StoredRecords::layout($node, $database, $table);
 		is(scalar(split(/\n/, $rows{$table})), 10, "$database: $table is filled");
 	}
 
@@ -111,8 +59,8 @@ foreach my $database (sort keys %databases)
 			"$database, $format: restored without an error");
 		foreach my $table (@$tables)
 		{
-			is(rows($copy, $table), $rows{$table}, "$database, $format: every column of every row of $table");
-			is(layout($copy, $table), $layout{$table}, "$database, $format: layout of $table");
+			is(StoredRecords::rows($node, $copy, $table), $rows{$table}, "$database, $format: every column of every row of $table");
+			is(StoredRecords::layout($node, $copy, $table), $layout{$table}, "$database, $format: layout of $table");
 			is($node->sqlstate("SELECT $schema.idemkit_verify_schema('$table')", undef, $copy),
 				'00000', "$database, $format: $table is a complete records table");
 		}
@@ -131,12 +79,12 @@ is($node->safe_psql('postgres_custom', q{
 	'SELECT,UPDATE', 'rights granted on the own table are dumped with it');
 
 # DROP EXTENSION takes its own table along and no other.
-my %kept = map { ($_ => rows('postgres', $_)) } 'orders', 'scratch', 'elsewhere.payments';
+my %kept = map { ($_ => StoredRecords::rows($node, 'postgres', $_)) } 'orders', 'scratch', 'elsewhere.payments';
 is($node->sqlstate('DROP TABLE idemkit_records'), '2BP01', 'the own table cannot be dropped by itself');
 $node->value('DROP EXTENSION idemkit');
 is($node->value("SELECT to_regclass('idemkit_records') IS NULL, count(*) FROM pg_proc WHERE proname LIKE 'idemkit%'"),
 	't|0', 'DROP EXTENSION removes its table and its functions');
-is(rows('postgres', $_), $kept{$_}, "DROP EXTENSION leaves $_ with its rows") foreach sort keys %kept;
+is(StoredRecords::rows($node, 'postgres', $_), $kept{$_}, "DROP EXTENSION leaves $_ with its rows") foreach sort keys %kept;
 $node->value('CREATE EXTENSION idemkit');
 is($node->value("SELECT result, length(response_body) FROM idemkit_claim('body 4', records => 'orders')"),
 	'already_completed|640000', 'and a new CREATE EXTENSION works with it');

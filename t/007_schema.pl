@@ -27,67 +27,18 @@ is($node->value(q{
 
 my $session = $node->session;
 
-# Runs each verb in that session on new keys, naming the table or not.
-my $keys = 0;
-
-sub all_verbs_work
-{
-	my ($name, $schema, $table) = @_;
-	my ($key, $other) = ('key ' . ++$keys, "other $keys");
-	my $records = defined $table ? "'$table'" : 'NULL';
-	my $call    = sub {
-		my ($columns, $verb) = @_;
-
-		return scalar $session->query("SELECT $columns FROM $schema.idemkit_$verb records => $records)");
-	};
-	my $token = $call->('our_claim_token', "claim('$key',");
-	my $others;
-
-	like($token, qr/^[0-9a-f]{32}$/, "$name: claim");
-	is_deeply(
-		[
-			$call->('*',       "renew('$key', '$token',"),
-			$call->('*',       "guard('$key', '$token',"),
-			$call->('*',       "complete('$key', '$token',"),
-			$call->('result',  "claim('$key',"),
-			$call->('state',   "get('$key',"),
-			$call->('outcome', "wait('$key',"),
-			$call->('*',       "release('$key', '$token',")
-		],
-		[ 't', '', 't', 'already_completed', 'COMPLETED', 'completed', 'f' ],
-		"$name: verbs of one key");
-
-	$others = $call->("string_agg(result, ' '), max(our_claim_token)", "claim_many(ARRAY['$other', '$key', '$other'],");
-	($others, $token) = split(/\|/, $others);
-	is_deeply(
-		[
-			$others,
-			$call->('state', "subscribe(ARRAY['$other'],"),
-			$call->('live_claims > 0, live_completions > 0', 'stats('),
-			$call->('*', "complete_many(ARRAY['$key', '$other'], ARRAY['wrong', '$token'],"),
-			$call->('idemkit_vacuum > 1', 'vacuum(0,'),
-			scalar $session->query("CALL $schema.idemkit_sweep(records => $records)"),
-			$call->('*', 'verify_schema(')
-		],
-		[ 'new_claimed already_completed already_claimed', 'CLAIMED', 't|t', "f\nt", 't', '0', '' ],
-		"$name: the other verbs");
-	is($session->{stderr}, '', "$name: no error");
-	$session->{stderr} = '';
-	return;
-}
-
-all_verbs_work('in a schema that needs quotes, not on the search_path', '"Keys & more"');
+$node->all_verbs_work($session, 'in a schema that needs quotes, not on the search_path', '"Keys & more"');
 $session->query_safe(q{SET search_path = ''});
-all_verbs_work('with an empty search_path', '"Keys & more"');
+$node->all_verbs_work($session, 'with an empty search_path', '"Keys & more"');
 
 $node->value('ALTER EXTENSION idemkit SET SCHEMA moved');
-all_verbs_work('after ALTER EXTENSION SET SCHEMA, in a session that had plans', 'moved');
+$node->all_verbs_work($session, 'after ALTER EXTENSION SET SCHEMA, in a session that had plans', 'moved');
 $node->value('ALTER SCHEMA moved RENAME TO renamed');
-all_verbs_work('after the schema was renamed', 'renamed');
+$node->all_verbs_work($session, 'after the schema was renamed', 'renamed');
 $node->value('ALTER TABLE renamed.idemkit_records RENAME TO "Own table"');
-all_verbs_work('after the own table was renamed', 'renamed');
+$node->all_verbs_work($session, 'after the own table was renamed', 'renamed');
 $node->value('ALTER TABLE renamed."Own table" SET SCHEMA "Keys & more"');
-all_verbs_work('after the own table was moved away from the functions', 'renamed');
+$node->all_verbs_work($session, 'after the own table was moved away from the functions', 'renamed');
 
 # Another table takes the old name: it is another table.
 $node->value(q{
@@ -103,20 +54,20 @@ is($node->value('SELECT count(*) FROM "Keys & more".idemkit_records'), '0', 'whi
 
 # Tables of custom names, moved, dropped and made again under the session.
 $node->value("SELECT renamed.idemkit_create_table('orders')");
-all_verbs_work('a custom table', 'renamed', 'public.orders');
+$node->all_verbs_work($session, 'a custom table', 'renamed', 'public.orders');
 my $oid = $node->value("SELECT 'orders'::regclass::oid");
 $node->value('ALTER TABLE orders RENAME TO "Orders; DROP TABLE x"');
-all_verbs_work('a custom table that was renamed to something that needs quotes', 'renamed', $oid);
+$node->all_verbs_work($session, 'a custom table that was renamed to something that needs quotes', 'renamed', $oid);
 $node->value('DROP TABLE "Orders; DROP TABLE x"');
 $session->query('\set VERBOSITY sqlstate');
 is($node->session_sqlstate($session, "SELECT renamed.idemkit_claim('k', records => $oid)"),
 	'42P01', 'a custom table that was dropped');
 $node->value("SELECT renamed.idemkit_create_table('orders')");
-all_verbs_work('a custom table made again under its name', 'renamed', 'public.orders');
+$node->all_verbs_work($session, 'a custom table made again under its name', 'renamed', 'public.orders');
 
 # The extension dropped and made again, elsewhere, under the session.
 $node->value('DROP EXTENSION idemkit; CREATE EXTENSION idemkit SCHEMA public');
-all_verbs_work('the extension dropped and created in another schema', 'public');
+$node->all_verbs_work($session, 'the extension dropped and created in another schema', 'public');
 is($session->query_safe("SELECT result FROM public.idemkit_claim('whose')"), 'new_claimed', 'with a new table');
 
 # A search_path in front of which somebody put traps.
@@ -134,9 +85,9 @@ $node->value(q{
 $session->quit;
 $session = $node->session;
 $session->query_safe('SET search_path = trap, pg_catalog, public');
-all_verbs_work('operators, types and a table that shadow ours', 'public');
+$node->all_verbs_work($session, 'operators, types and a table that shadow ours', 'public');
 is($session->query_safe("SELECT public.idemkit_create_table('laid_bare')"), 'laid_bare', 'create a table there');
-all_verbs_work('a table made with that search_path', 'public', 'trap.laid_bare');
+$node->all_verbs_work($session, 'a table made with that search_path', 'public', 'trap.laid_bare');
 is($session->query_safe('SHOW search_path'), 'trap, pg_catalog, public', 'the search_path is left as it was');
 $session->quit;
 

@@ -61,12 +61,17 @@ sub launch
 
 # The same, neither started nor with the extension.  Statements are not logged:
 # that would slow races down and mix keys into the log that is looked at below.
+# Options may come before the settings: install_path, of another PostgreSQL than the
+# one on the PATH, and initdb, further arguments for that.
 sub prepare
 {
 	my ($class, $name, @settings) = @_;
-	my $node = $class->new($name);
+	my %options = ref $settings[0] ? %{ shift @settings } : ();
+	my $node    = $class->new($name, install_path => $options{install_path});
 
-	$node->init(allows_streaming => 1, extra => ['--locale=C', '--encoding=UTF8']);
+	$node->init(
+		allows_streaming => 1,
+		extra            => [ '--locale=C', '--encoding=UTF8', @{ $options{initdb} // [] } ]);
 	$node->append_conf('postgresql.conf', join("\n",
 			'max_connections = 100', 'shared_buffers = 32MB',
 			'synchronous_commit = on', 'log_statement = none',
@@ -123,6 +128,57 @@ sub session
 			'-v', 'VERBOSITY=sqlstate',
 			defined $params{role} ? ('-U', $params{role}) : ()
 		]);
+}
+
+# Tests each verb in a session on new keys of a table, or of the extension's own
+# table; the extension is in that schema.  What is over in the table is removed.
+my $keys = 0;
+
+sub all_verbs_work
+{
+	my ($node, $session, $name, $schema, $table) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my ($key, $other) = ('key ' . ++$keys, "other $keys");
+	my $records = defined $table ? "'$table'" : 'NULL';
+	my $call    = sub {
+		my ($columns, $verb) = @_;
+
+		return scalar $session->query("SELECT $columns FROM $schema.idemkit_$verb records => $records)");
+	};
+	my $token = $call->('our_claim_token', "claim('$key',");
+	my $others;
+
+	like($token, qr/^[0-9a-f]{32}$/, "$name: claim");
+	is_deeply(
+		[
+			$call->('*',       "renew('$key', '$token',"),
+			$call->('*',       "guard('$key', '$token',"),
+			$call->('*',       "complete('$key', '$token',"),
+			$call->('result',  "claim('$key',"),
+			$call->('state',   "get('$key',"),
+			$call->('outcome', "wait('$key',"),
+			$call->('*',       "release('$key', '$token',")
+		],
+		[ 't', '', 't', 'already_completed', 'COMPLETED', 'completed', 'f' ],
+		"$name: verbs of one key");
+
+	$others = $call->("string_agg(result, ' '), max(our_claim_token)", "claim_many(ARRAY['$other', '$key', '$other'],");
+	($others, $token) = split(/\|/, $others);
+	is_deeply(
+		[
+			$others,
+			$call->('state', "subscribe(ARRAY['$other'],"),
+			$call->('live_claims > 0, live_completions > 0', 'stats('),
+			$call->('*', "complete_many(ARRAY['$key', '$other'], ARRAY['wrong', '$token'],"),
+			$call->('idemkit_vacuum > 1', 'vacuum(0,'),
+			scalar $session->query("CALL $schema.idemkit_sweep(records => $records)"),
+			$call->('*', 'verify_schema(')
+		],
+		[ 'new_claimed already_completed already_claimed', 'CLAIMED', 't|t', "f\nt", 't', '0', '' ],
+		"$name: the other verbs");
+	is($session->{stderr}, '', "$name: no error");
+	$session->{stderr} = '';
+	return;
 }
 
 # Sends a statement without waiting for its end; finish() gets the output.
