@@ -57,6 +57,7 @@ sub server_processes
 	my ($postmaster) = split(/\n/, PostgreSQL::Test::Utils::slurp_file($node->data_dir . '/postmaster.pid'));
 	my @children = grep { /\d/ } split(/\s+/, `ps -o pid= --ppid $postmaster`);
 
+	die "ps finds no process below the postmaster ($postmaster)" if !@children;
 	return ($postmaster, @children);
 }
 

@@ -297,6 +297,13 @@ receive_results(IdemkitWaiter *waiter)
 			finish_query(waiter);
 			return;
 		}
+		if (idemkit_error_ends_session(result))
+		{
+			(void) idemkit_error_set_result(&waiter->trouble, waiter->conn, result);
+			PQclear(result);
+			idemkit_connection_lose(waiter);
+			return;
+		}
 		/* an answer that is still coming in is not a server that is stuck */
 		waiter->patience = idemkit_clock() + waiter->options.query_timeout_us;
 		if (waiter->query == IDEMKIT_QUERY_READ || waiter->query == IDEMKIT_QUERY_PREPARE)

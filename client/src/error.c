@@ -122,6 +122,18 @@ idemkit_error_set_connection(IdemkitError *error, const PGconn *conn)
 }
 
 /*
+ * Has the server ended the session with this error? Before version 14 libpq takes
+ * such a connection for a good one until it reads the end that comes after it.
+ */
+bool
+idemkit_error_ends_session(const PGresult *result)
+{
+	const char *severity = PQresultErrorField(result, PG_DIAG_SEVERITY_NONLOCALIZED);
+
+	return severity != NULL && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0);
+}
+
+/*
  * The statement gave no rows: result is an error of the server, an error libpq
  * made up for a broken connection, or NULL.
  */
@@ -147,6 +159,8 @@ idemkit_error_set_result(IdemkitError *error, const PGconn *conn, const PGresult
 
 	if (strcmp(sqlstate, "IK001") == 0)
 		status = IDEMKIT_ERROR_CLAIM_LOST;
+	else if (idemkit_error_ends_session(result))
+		status = IDEMKIT_ERROR_CONNECTION;
 	if (error != NULL)
 	{
 		idemkit_error_set(error, status, PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY));

@@ -24,6 +24,7 @@ IdemkitStatus idemkit_error_set_memory(IdemkitError *error);
 IdemkitStatus idemkit_error_set_connection(IdemkitError *error, const PGconn *conn);
 IdemkitStatus
 	 idemkit_error_set_result(IdemkitError *error, const PGconn *conn, const PGresult *result);
+bool idemkit_error_ends_session(const PGresult *result);
 void idemkit_error_copy(IdemkitError *error, const IdemkitError *from);
 
 #endif /* IDEMKIT_ERROR_H */

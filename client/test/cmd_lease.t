@@ -348,7 +348,7 @@ is("$status$out", "0done\n", 'stopped and continued: done');
 $run = start_command([ '-k', 'slept', '-l', 2 ], "trap 'echo TERM >>$marks.slept; exit 0' TERM
 	while :; do sleep 0.05; [ ! -e \"\$0.slept\" ] || echo worked >>$marks.slept; done");
 kill 'STOP', $run->{pid};
-sleep 2.5;
+wait_until('the lease to end', sub { value('lease_until < clock_timestamp()', 'slept') eq 't' });
 kill 'CONT', $run->{pid};
 finish_command($run);
 is($status, EX_TEMPFAIL, 'stopped for longer than the lease: exit status');

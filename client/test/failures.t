@@ -135,6 +135,31 @@ sub start_proxy
 	$waits->quit_ok('killed');
 }
 
+# The server ends the session in the middle of a query.
+{
+	my $waits = Waits->new('-r', '0.05,1', 'application_name=ended');
+	my $token = claim('ended', 600);
+	$node->safe_psql('postgres', q{
+		CREATE SEQUENCE marks;
+		CREATE FUNCTION end_session() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF nextval('marks') = 1 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
+			RETURN NEW;
+		END $$;
+		CREATE TRIGGER ending BEFORE UPDATE ON idemkit_records
+			FOR EACH ROW WHEN (NOT OLD.awaited AND NEW.awaited) EXECUTE FUNCTION end_session()});
+	$waits->wait('ended', 'ended', 60);
+	ok($waits->until(qr/notice DISCONNECTED terminating connection due to administrator command/, $patience),
+		'a session that is ended in a query: said by whom');
+	ok($waits->until(qr/notice CONNECTED [^\n]+/, $patience), 'and another is begun');
+	wait_until_listening($waits);
+	complete('ended', $token);
+	$waits->ended_ok('ended', 'completed \[body of ended\]', $prompt, 'the wait goes on with that one');
+	is($waits->counters->{connections}, 2, 'one loss, two connections');
+	$waits->quit_ok('ended');
+	$node->safe_psql('postgres', 'DROP TRIGGER ending ON idemkit_records; DROP FUNCTION end_session; DROP SEQUENCE marks');
+}
+
 # The server is restarted, then stopped for longer than a wait lasts.
 {
 	my $waits = Waits->new('-r', '0.05,1', 'application_name=restarted');
@@ -198,7 +223,9 @@ sub start_proxy
 	wait_until_listening($waits);
 	my $postmaster = slurp_file($node->data_dir . '/postmaster.pid');
 	$postmaster =~ s/\n.*//s;
-	my @halted = ($postmaster, split /\n/, `pgrep -P $postmaster`);
+	my @children = split /\n/, `pgrep -P $postmaster`;
+	die "pgrep finds no process below the postmaster ($postmaster)" if !@children;
+	my @halted = ($postmaster, @children);
 	kill 'STOP', @halted;
 	$waits->wait('short', 'halted', 2.5);
 	my $took = $waits->ended_ok('short', 'timeout \[[^\n]*\]  \S', $patience,

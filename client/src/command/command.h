@@ -174,6 +174,12 @@ int make_conninfo(const char *dbname, char **conninfo);
 PGconn *open_connection(const Options *options, int *status);
 
 /*
+ * Is the connection lost? Before version 14 libpq takes it for a good one after
+ * an error with which the server ended the session: result, or NULL.
+ */
+bool connection_lost(const PGconn *conn, const PGresult *result);
+
+/*
  * Run a statement with text parameters. NULL having said why it failed, and
  * *status is set then.
  */

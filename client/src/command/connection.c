@@ -145,6 +145,16 @@ open_connection(const Options *options, int *status)
 	return NULL;
 }
 
+bool
+connection_lost(const PGconn *conn, const PGresult *result)
+{
+	const char *severity = PQresultErrorField(result, PG_DIAG_SEVERITY_NONLOCALIZED);
+
+	if (PQstatus(conn) != CONNECTION_OK)
+		return true;
+	return severity != NULL && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0);
+}
+
 PGresult *
 query(PGconn *conn, const char *what, const char *statement, int nparams, const char *const *params,
 	  int *status)

@@ -60,7 +60,8 @@ worker_disconnect(Worker *worker)
 }
 
 /*
- * Make the connection good, or leave it bad: the call that follows tells why.
+ * Make the connection good, or leave it bad: the call that follows tells why. One
+ * that was found to be lost has been closed, whatever libpq says of it.
  */
 static void
 connect_if_needed(Worker *worker)
@@ -85,7 +86,7 @@ set_asked(Worker *worker, double asked)
 /*
  * Run a statement that gives no rows. False, with the failure noted, where it
  * was not done as told: the answer to the COMMIT of a failed transaction is
- * ROLLBACK, and no error.
+ * ROLLBACK, and no error. A connection that is lost is closed.
  */
 static bool
 execute(Worker *worker, const char *statement, const char *tag, Failure *failure)
@@ -95,6 +96,8 @@ execute(Worker *worker, const char *statement, const char *tag, Failure *failure
 
 	if (!done)
 		note_result(failure, worker->conn, result);
+	if (connection_lost(worker->conn, result))
+		worker_disconnect(worker);
 	PQclear(result);
 	return done;
 }
@@ -132,7 +135,7 @@ claim(Worker *worker, const Job *job, Answer *answer)
 	else if (!execute(worker, "COMMIT", "COMMIT", &answer->failure))
 	{
 		answer->failed = true;
-		answer->unsure = PQstatus(worker->conn) != CONNECTION_OK;
+		answer->unsure = worker->conn == NULL;
 		idemkit_claim_free(answer->claim);
 		answer->claim = NULL;
 	}
@@ -236,6 +239,7 @@ do_job(Worker *worker, const Job *job, Answer *answer)
 	if (status == IDEMKIT_ERROR_CONNECTION && job->kind == JOB_RENEW && idled &&
 		!was_interrupted(worker))
 	{
+		worker_disconnect(worker);
 		connect_if_needed(worker);
 		status = call(worker, job, answer);
 		set_asked(worker, INFINITY);
@@ -245,6 +249,8 @@ do_job(Worker *worker, const Job *job, Answer *answer)
 		answer->failed = true;
 		note_error(&answer->failure, worker->error);
 	}
+	if (status == IDEMKIT_ERROR_CONNECTION)
+		worker_disconnect(worker);
 	/* what libpq then says blames the server's closing the connection */
 	if (answer->failed && answer->failure.status == EX_UNAVAILABLE && was_interrupted(worker))
 		snprintf(answer->failure.text, sizeof(answer->failure.text),
