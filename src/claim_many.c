@@ -101,7 +101,8 @@ gather(const Batch *batch, int count, size_t offset, Oid type)
 }
 
 /*
- * The chosen claim with a key that a statement returned.
+ * The chosen claim with a key that a statement returned.  Raises 55000 if it
+ * is none of those, as when a trigger has changed it.
  */
 static BatchClaim *
 find_chosen(const Batch *batch, int count, Datum key)
@@ -121,7 +122,9 @@ find_chosen(const Batch *batch, int count, Datum key)
 		else
 			low = middle + 1;
 	}
-	elog(ERROR, "a statement returned a key it was not given");
+	ereport(ERROR, (errcode(IDEMKIT_ERRCODE_UNSETTLED),
+					errmsg("%s stored another effective_key than it was given", batch->table->name),
+					errhint("Look for a trigger that changes effective_key.")));
 }
 
 /*
