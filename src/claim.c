@@ -8,6 +8,11 @@
  * appeared, or an UPDATE of the row as it was seen.  Where that finds the
  * world changed it looks again, so every verdict describes a row that was
  * there, and of any number of racers one wins.
+ *
+ * New keys tend to come after new keys.  Where the claim before this one won
+ * one, the INSERT comes before the look: where the key is new that saves a
+ * search of the index, where it is not the INSERT writes and locks nothing.
+ * That is true of a plain records table only, see idemkit_inserts_quietly().
  */
 #include "idemkit.h"
 
@@ -241,18 +246,27 @@ idemkit_refuse_race(IdemkitTable *table)
 static void
 settle_claim(IdemkitTable *table, IdemkitClaim *claim, const IdemkitClaimTerms *terms)
 {
-	for (int looks = 0; looks < IDEMKIT_MAX_LOOKS; looks++)
+	bool look = !table->last_was_new || !idemkit_inserts_quietly(table);
+
+	table->last_was_new = false;
+	for (int tries = 0; tries < IDEMKIT_MAX_LOOKS; tries++)
 	{
 		bool			 found;
 		TimestampTz		 clock;
 		IdemkitClaimStep step;
 
 		CHECK_FOR_INTERRUPTS();
-		found = idemkit_read_record(table, claim->key, &claim->record);
+		found = look && idemkit_read_record(table, claim->key, &claim->record);
 		clock = idemkit_clock();
 		step = idemkit_weigh_claim(claim, terms, found, clock);
-		if (step == IDEMKIT_ANSWERED || try_to_win(table, claim, terms, step, clock))
+		if (step == IDEMKIT_ANSWERED)
 			return;
+		if (try_to_win(table, claim, terms, step, clock))
+		{
+			table->last_was_new = step == IDEMKIT_TRY_INSERT;
+			return;
+		}
+		look = true;
 	}
 	idemkit_refuse_race(table);
 }

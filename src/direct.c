@@ -118,6 +118,16 @@ may(const IdemkitTable *table, AclMode privileges)
 }
 
 /*
+ * Does an INSERT of a key that is there neither write, lock nor raise, nor set
+ * anything off?
+ */
+bool
+idemkit_inserts_quietly(const IdemkitTable *table)
+{
+	return table->plain && !XactReadOnly && may(table, ACL_SELECT | ACL_INSERT);
+}
+
+/*
  * Opens a table, or returns NULL if this path must not be taken after all.
  */
 static Relation

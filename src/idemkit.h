@@ -147,6 +147,8 @@ typedef struct IdemkitTable
 	Oid		   key_collation;
 	Oid		   expiry_index; /* likewise */
 	AttrNumber columns[IDEMKIT_READ_COLUMNS];
+	bool	   plain;		 /* see idemkit_is_plain() */
+	bool	   last_was_new; /* the last claim of this backend was of a new key */
 	SPIPlanPtr plans[IDEMKIT_STATEMENT_COUNT]; /* NULL until first used */
 } IdemkitTable;
 
@@ -186,6 +188,7 @@ extern IdemkitFault idemkit_layout_fault(Relation table);
 extern IdemkitFault idemkit_schema_fault(Relation table);
 extern IdemkitFault idemkit_adoption_fault(Relation table);
 extern char		   *idemkit_quoted_name(Relation table);
+extern bool			idemkit_is_plain(Relation table);
 extern AttrNumber	idemkit_column_number(Relation table, const char *name);
 extern Oid			idemkit_key_index(Relation table);
 extern bool			idemkit_has_c_collation(Relation table);
@@ -228,6 +231,7 @@ typedef struct IdemkitRemoval
 extern bool
 idemkit_remove_directly(const IdemkitTable *table, IdemkitRemoval *removal, int64 *removed);
 extern void idemkit_prepare_direct(IdemkitTable *table, Relation relation);
+extern bool idemkit_inserts_quietly(const IdemkitTable *table);
 extern bool
 idemkit_look_up(const IdemkitTable *table, const text *key, IdemkitRecord *record, bool *found);
 

@@ -14,6 +14,7 @@
 PG_FUNCTION_INFO_V1(idemkit_effective_key);
 
 #define TOKEN_BYTES	 16
+#define TOKEN_STOCK	 16 /* tokens whose bytes are drawn at once */
 #define SHA256_BYTES 32
 
 /*
@@ -58,16 +59,28 @@ hex_text(const uint8 *bytes, int count)
 
 /*
  * A claim token nobody can guess: 128 bits of the server's strong generator.
+ *
+ * Asking it costs as much for many bytes as for few, and more than the rest of
+ * a claim's own work; so bytes are drawn in stock, used once and wiped.
  */
 text *
 idemkit_fresh_token(void)
 {
-	uint8 bytes[TOKEN_BYTES];
+	static uint8 stock[TOKEN_STOCK][TOKEN_BYTES];
+	static int	 left = 0;
+	text		*token;
 
-	if (!pg_strong_random(bytes, sizeof(bytes)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR), errmsg("could not generate random values")));
-	return hex_text(bytes, sizeof(bytes));
+	if (left == 0)
+	{
+		if (!pg_strong_random(stock, sizeof(stock)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR), errmsg("could not generate random values")));
+		left = TOKEN_STOCK;
+	}
+	left--;
+	token = hex_text(stock[left], TOKEN_BYTES);
+	memset(stock[left], 0, TOKEN_BYTES);
+	return token;
 }
 
 /*

@@ -164,6 +164,43 @@ find_column(Relation table, const char *name)
 }
 
 /*
+ * Is the column one that a new claim leaves to its default?
+ */
+static bool
+is_left_out_of_claims(const char *name)
+{
+	return strcmp(name, "completed_at") == 0 || strncmp(name, "response_", 9) == 0;
+}
+
+/*
+ * Is this a table with the columns and constraints of the layout and nothing
+ * beside them that an INSERT could set off before it finds the key there:
+ * triggers, rules, policies, checks, defaults and generated columns?
+ */
+bool
+idemkit_is_plain(Relation table)
+{
+	TupleDesc tupdesc = RelationGetDescr(table);
+	int		  columns = 0;
+
+	if (table->rd_rel->relkind != RELKIND_RELATION || table->rd_rel->relispartition ||
+		table->rd_rel->relhastriggers || table->rd_rel->relhasrules ||
+		table->rd_rel->relrowsecurity || tupdesc->constr == NULL || tupdesc->constr->num_check > 1)
+		return false;
+	for (int i = 0; i < tupdesc->natts; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(tupdesc, i);
+
+		if (column->attisdropped)
+			continue;
+		columns++;
+		if (column->atthasdef && is_left_out_of_claims(NameStr(column->attname)))
+			return false;
+	}
+	return columns == ALL_COLUMNS;
+}
+
+/*
  * What is wrong with a column.
  */
 static IdemkitFault

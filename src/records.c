@@ -180,6 +180,7 @@ find_entry(Oid relid)
 	if (!found)
 	{
 		table->checked = false;
+		table->last_was_new = false;
 		table->name = NULL;
 		memset(table->plans, 0, sizeof(table->plans));
 	}
@@ -217,6 +218,7 @@ idemkit_check_table(Oid relid)
 						errhint("Make or adopt a records table with idemkit_create_table().")));
 	}
 
+	table->plain = idemkit_is_plain(relation);
 	idemkit_prepare_direct(table, relation);
 	name = idemkit_quoted_name(relation);
 	relation_close(relation, NoLock);
