@@ -147,8 +147,8 @@ typedef struct IdemkitTable
 	Oid		   key_collation;
 	Oid		   expiry_index; /* likewise */
 	AttrNumber columns[IDEMKIT_READ_COLUMNS];
-	bool	   plain;		 /* see idemkit_is_plain() */
-	bool	   last_was_new; /* the last claim of this backend was of a new key */
+	bool	   plain;						   /* see idemkit_is_plain() */
+	bool	   last_was_new;				   /* the last claim of this backend was of a new key */
 	SPIPlanPtr plans[IDEMKIT_STATEMENT_COUNT]; /* NULL until first used */
 } IdemkitTable;
 
