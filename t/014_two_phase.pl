@@ -77,6 +77,32 @@ is($node->sqlstate(q{
 		PREPARE TRANSACTION 'notifies'}),
 	'0A000', 'a transaction that notifies cannot be prepared');
 is($node->value("SELECT result FROM idemkit_claim('notifies')"), 'new_claimed', 'and has left nothing behind');
+
+# Under awaited that depends on whether somebody waits for the claim.
+foreach my $case ([ 'nobody waits', '', '00000', 'already_completed' ], [ 'somebody waits', "SELECT idemkit_subscribe(ARRAY['%1\$s']);", '0A000', 'new_claimed' ])
+{
+	my ($key, $subscribe, $state, $verdict) = @$case;
+
+	is($node->sqlstate(sprintf(
+				"SET idemkit.notify = awaited;
+				BEGIN;
+				SELECT our_claim_token AS token FROM idemkit_claim('%1\$s') \\gset
+				$subscribe
+				SELECT idemkit_complete('%1\$s', :'token');
+				PREPARE TRANSACTION '%1\$s';
+				COMMIT PREPARED '%1\$s'", $key)),
+		$state, "awaited, and $key: prepared or not");
+	is($node->value("SELECT result FROM idemkit_claim('$key')"), $verdict, "awaited, and $key: and then");
+}
+is($node->sqlstate(q{
+		SET idemkit.notify = awaited;
+		BEGIN;
+		SELECT our_claim_token AS token FROM idemkit_claim('released') \gset
+		SELECT idemkit_release('released', :'token', true);
+		PREPARE TRANSACTION 'released';
+		ROLLBACK PREPARED 'released'}),
+	'00000', 'a release can be prepared too');
+
 is($node->sqlstate(q{
 		SET idemkit.notify = always;
 		BEGIN;
