@@ -28,28 +28,43 @@ $primary->value(q{
 $primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
 
 my $session = $standby->session;
+my %tried;    # functions of the extension
+
+# Statements on the standby and the functions that they call.
+sub note_calls { my ($sql) = @_; $tried{$1}++ while $sql =~ /(idemkit_\w+)\(/g; return $sql }
+
+sub reads
+{
+	my ($sql, $expected, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	return is($session->query_safe(note_calls($sql)), $expected, $name);
+}
+
 is($session->query_safe('SELECT pg_is_in_recovery()'), 't', 'the standby is one');
 
 # By reading.
-is($session->query_safe("SELECT result, our_claim_token IS NULL, claim_token = '$token', fingerprint_matches,"
-		. " remaining_seconds BETWEEN 3000 AND 3600 FROM idemkit_claim('held', 'print')"),
+reads("SELECT result, our_claim_token IS NULL, claim_token = '$token', fingerprint_matches,"
+		. " remaining_seconds BETWEEN 3000 AND 3600 FROM idemkit_claim('held', 'print')",
 	'already_claimed|t|t|t|t', 'a claim in flight is reported');
-is($session->query_safe("SELECT result, fingerprint_matches, response_status, response_headers, md5(response_body)"
-		. " = md5(repeat('body', 50000)) FROM idemkit_claim('done', 'another')"),
+reads("SELECT result, fingerprint_matches, response_status, response_headers, md5(response_body)"
+		. " = md5(repeat('body', 50000)) FROM idemkit_claim('done', 'another')",
 	'already_completed|f|201|{"a": "b"}|t', 'a result is replayed');
-is($session->query_safe("SELECT result FROM idemkit_claim('lapsed', reclaim => false)"),
+reads("SELECT result FROM idemkit_claim('lapsed', reclaim => false)",
 	'lease_lapsed', 'a lapsed claim is reported');
-is($session->query_safe("SELECT state FROM idemkit_get('done')"), 'COMPLETED', 'get');
-is($session->query_safe("SELECT count(*) FROM idemkit_get('absent')"), '0', 'get of an absent key');
-is($session->query_safe("SELECT result FROM idemkit_claim('custom', records => 'custom')"),
+reads("SELECT state FROM idemkit_get('done')", 'COMPLETED', 'get');
+reads("SELECT count(*) FROM idemkit_get('absent')", '0', 'get of an absent key');
+reads("SELECT result FROM idemkit_claim('custom', records => 'custom')",
 	'already_claimed', 'a custom table');
-is($session->query_safe("SELECT string_agg(result, ' ') FROM idemkit_claim_many(ARRAY['done', 'held', 'done'])"),
+reads("SELECT string_agg(result, ' ') FROM idemkit_claim_many(ARRAY['done', 'held', 'done'])",
 	'already_completed already_claimed already_completed', 'a batch of duplicates');
-is($session->query_safe("SELECT outcome, response_status FROM idemkit_wait('done')"), 'completed|201', 'wait');
-is($session->query_safe("SELECT effective_key, state FROM idemkit_subscribe(ARRAY['done', 'held', 'absent']) ORDER BY 1"),
+reads("SELECT outcome, response_status FROM idemkit_wait('done')", 'completed|201', 'wait');
+reads("SELECT effective_key, state FROM idemkit_subscribe(ARRAY['done', 'held', 'absent']) ORDER BY 1",
 	"done|COMPLETED\nheld|CLAIMED", 'subscribe just reads');
-is($session->query_safe('SELECT live_claims, lapsed_claims, live_completions FROM idemkit_stats()'), '1|1|1', 'stats');
-is($session->query_safe('SELECT idemkit_verify_schema()'), '', 'verify_schema');
+reads('SELECT live_claims, lapsed_claims, live_completions FROM idemkit_stats()', '1|1|1', 'stats');
+reads('SELECT idemkit_verify_schema()', '', 'verify_schema');
+reads("SELECT idemkit_create_table('custom')", 'custom', 'create_table where there is nothing to do');
+reads("SELECT idemkit_effective_key('tenant', 'key') ~ '^[0-9a-f]{64}\$'", 't', 'effective_key');
 
 # What would write is refused, as any write there is.
 foreach my $sql (
@@ -63,20 +78,29 @@ foreach my $sql (
 	"SELECT idemkit_claim_many(ARRAY['held', 'lapsed'])",
 	"SELECT idemkit_complete_many(ARRAY['held'], ARRAY['$token'])",
 	'SELECT idemkit_vacuum()',
-	'CALL idemkit_sweep()')
+	'SELECT idemkit_vacuum(0, max_rows => 0)',
+	'CALL idemkit_sweep()',
+	"SELECT idemkit_create_table('another')")
 {
-	is($standby->session_sqlstate($session, $sql), '25006', "refused on a standby: $sql");
+	is($standby->session_sqlstate($session, note_calls($sql)), '25006', "refused on a standby: $sql");
 }
+is( $primary->value(q{SELECT DISTINCT proname FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+		WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idemkit') ORDER BY 1}),
+	join("\n", sort keys %tried), 'every function has been tried on a standby');
 is($standby->session_sqlstate($session, "SELECT idemkit_claim('scratch', records => 'scratch')"),
 	'0A000', 'an unlogged table cannot be read on a standby');
 is($session->query_safe("SELECT result FROM idemkit_claim('done')"), 'already_completed', 'the session is none the worse');
 
-# What the primary does meanwhile is seen.
+# What the primary does meanwhile is seen, and wakes who waits.
+my $waiting = $standby->session;
+$standby->begin_statement($waiting, "SELECT outcome, response_status FROM idemkit_wait('held', 60)");
 is($primary->value("SELECT idemkit_complete('held', '$token', 204)"), 't', 'completed on the primary');
 my $next = $primary->value("SELECT our_claim_token FROM idemkit_claim('next', lease_ttl_seconds => 3600)");
 $primary->wait_for_catchup($standby, 'replay', $primary->lsn('insert'));
 is($session->query_safe("SELECT result, response_status FROM idemkit_claim('held')"),
 	'already_completed|204', 'its result is replayed by the standby');
+is($waiting->query(''), 'completed|204', 'a wait on the standby ends with it');
+$waiting->quit;
 
 # A read-only transaction on the primary is like a standby.
 is($primary->value("BEGIN READ ONLY; SELECT result FROM idemkit_claim('held'); COMMIT"),

@@ -240,13 +240,31 @@ sub bench
 		$name);
 }
 
+# What amcheck finds wrong with the storage of some tables, of their indexes and
+# of what they keep out of line: an empty string if all is sound.  No session may
+# be writing.
+sub unsound_storage
+{
+	my ($node, @tables) = @_;
+	my $tables = join(',', map { "'$_'::regclass" } @tables);
+	my $parts  = "(SELECT unnest(ARRAY[c.oid, nullif(c.reltoastrelid, 0)]) AS part FROM pg_class c WHERE c.oid IN ($tables)) p";
+	my ($status, $stdout, $stderr) = $node->psql('postgres',
+		"SELECT bt_index_parent_check(i.indexrelid, true, true) FROM $parts JOIN pg_index i ON i.indrelid = p.part \\g /dev/null\n"
+		  . ($node->value('SHOW server_version_num') < 140000 ? ''
+			: "SELECT p.part::regclass, v.* FROM $parts, LATERAL verify_heapam(p.part) v WHERE p.part IS NOT NULL"));
+
+	return "$stdout$stderr";
+}
+
 # A test: the server's log has nothing that only a defect puts there.  "XX" are
 # internal errors; leaks of references are reported as warnings without one.
+# $expected matches lines that the test itself is the reason for.
 sub log_is_clean
 {
-	my ($node) = @_;
+	my ($node, $expected) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my @bad = grep { /TRAP:|PANIC:|terminated by signal|WARNING:.*leak|ERROR:.*cache lookup failed| XX[0-9A-Z]{3} / }
+	my @bad = grep { !defined $expected || !/$expected/ }
+	  grep { /TRAP:|PANIC:|terminated by signal|WARNING:.*leak|ERROR:.*cache lookup failed| XX[0-9A-Z]{3} / }
 	  split(/\n/, PostgreSQL::Test::Utils::slurp_file($node->logfile));
 
 	return is(join("\n", @bad), '', 'no crash, leak or internal error in the log of ' . $node->name);
