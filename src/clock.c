@@ -12,7 +12,11 @@
 
 #include <math.h>
 
+#include "miscadmin.h"
+#include "storage/latch.h"
 #include "utils/float.h"
+
+#include "compat.h"
 
 /* A reading this old is never noticed in a lease or a retention. */
 #define MAX_STALENESS_USECS 10000
@@ -41,6 +45,19 @@ idemkit_waited(TimestampTz clock, int64 duration, TimestampTz *later)
 		tolerance = Min(tolerance, duration / 100);
 	*later = idemkit_clock();
 	return *later - clock > tolerance || clock - *later > tolerance;
+}
+
+/*
+ * Sleeps for some microseconds, rounded up to the millisecond.  Raises what
+ * an interrupt asks for.
+ */
+void
+idemkit_sleep(int64 usecs)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 (long) ((usecs + 999) / 1000), PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
 }
 
 /*

@@ -76,6 +76,7 @@ extern text *idemkit_fresh_token(void);
 /* clock.c: the database's clock */
 extern TimestampTz idemkit_clock(void);
 extern bool		   idemkit_waited(TimestampTz clock, int64 duration, TimestampTz *later);
+extern void		   idemkit_sleep(int64 usecs);
 extern double	   idemkit_seconds_until(TimestampTz end, TimestampTz clock);
 
 /*
@@ -234,6 +235,18 @@ extern void idemkit_prepare_direct(IdemkitTable *table, Relation relation);
 extern bool idemkit_inserts_quietly(const IdemkitTable *table);
 extern bool
 idemkit_look_up(const IdemkitTable *table, const text *key, IdemkitRecord *record, bool *found);
+
+/* pace.c: how a sweep gives way to other sessions */
+typedef struct IdemkitPace
+{
+	int32		rows; /* of the batch to come or going on */
+	int32		most_rows;
+	TimestampTz began;
+	uint64		next_xid; /* when the batch began */
+} IdemkitPace;
+
+extern void idemkit_begin_pace(IdemkitPace *pace, int32 most_rows);
+extern void idemkit_give_way(IdemkitPace *pace, int xids);
 
 /* Rows of a function that returns a set */
 typedef struct IdemkitRows

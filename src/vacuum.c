@@ -120,9 +120,9 @@ form_removed(FunctionCallInfo fcinfo, int64 removed)
 /*
  * CALL idemkit_sweep(INOUT removed, batch_rows, lease_grace_seconds, records)
  *
- * Removes what idemkit_vacuum() would, batch_rows at a time, committing after
- * each batch, until nothing is left of what had expired when it began.
- * Raises 22004, 22023; 25001 inside a transaction block.
+ * Removes what idemkit_vacuum() would, at most batch_rows at a time, committing
+ * after each batch and giving way to others, until nothing is left of what had
+ * expired when it began.  Raises 22004, 22023; 25001 inside a transaction block.
  */
 Datum
 idemkit_sweep(PG_FUNCTION_ARGS)
@@ -131,13 +131,14 @@ idemkit_sweep(PG_FUNCTION_ARGS)
 	IdemkitRemoval removal = {
 		.grace = idemkit_duration_argument(fcinfo, SWEEP_GRACE, "lease_grace_seconds"),
 		.limited = true,
-		.max_rows = batch_rows,
 		.begin = DT_NOBEGIN,
 	};
+	IdemkitPace	  pace;
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext batch;
 	int64		  removed = 0;
-	int64		  count;
+	int64		  reported = 0;
+	bool		  more;
 
 	if (batch_rows < 1)
 		ereport(ERROR, (errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT),
@@ -146,18 +147,29 @@ idemkit_sweep(PG_FUNCTION_ARGS)
 
 	idemkit_begin_batches(fcinfo);
 	batch = AllocSetContextCreate(caller, "idemkit batch", ALLOCSET_DEFAULT_SIZES);
+	idemkit_begin_pace(&pace, batch_rows);
 	do
 	{
+		int64 count;
+
 		MemoryContextReset(batch);
 		MemoryContextSwitchTo(batch);
 		CHECK_FOR_INTERRUPTS();
+		removal.max_rows = pace.rows;
 		count = remove_expired(idemkit_open_table(fcinfo, SWEEP_RECORDS), &removal);
 		MemoryContextSwitchTo(caller);
-		removed += count;
 		idemkit_commit_batch();
-		if (count > 0)
+
+		removed += count;
+		more = count == pace.rows;
+		if (removed - reported >= batch_rows || (!more && removed > reported))
+		{
 			report_progress(removed);
-	} while (count == batch_rows);
+			reported = removed;
+		}
+		if (more)
+			idemkit_give_way(&pace, 1);
+	} while (more);
 	idemkit_end_batches();
 
 	MemoryContextSwitchTo(caller);

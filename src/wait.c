@@ -14,11 +14,9 @@
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
-#include "storage/latch.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
-#include "compat.h"
 
 PG_FUNCTION_INFO_V1(idemkit_subscribe);
 PG_FUNCTION_INFO_V1(idemkit_wait);
@@ -123,19 +121,6 @@ wait_outcome(const IdemkitRecord *record, bool found, TimestampTz clock, int64 l
 }
 
 /*
- * Sleeps for some microseconds, rounded up to the millisecond.  Raises what
- * an interrupt asks for.
- */
-static void
-sleep_for(int64 usecs)
-{
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 (long) ((usecs + 999) / 1000), PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-}
-
-/*
  * Reads the row again and again until there is an outcome.  The record of
  * the last look is left in "record", with its values in "look".
  */
@@ -172,7 +157,7 @@ wait_for_outcome(FunctionCallInfo fcinfo, const text *key, int64 timeout, Idemki
 		lease_until = DatumGetTimestampTz(record->values[IDEMKIT_LEASE_UNTIL]);
 		if (!TIMESTAMP_IS_NOEND(lease_until))
 			left = Min(left, lease_until + 1 - clock);
-		sleep_for(Min(sleep, left));
+		idemkit_sleep(Min(sleep, left));
 		sleep = Min(sleep * 2, LONGEST_SLEEP_USECS);
 	}
 }

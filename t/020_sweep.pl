@@ -10,7 +10,8 @@ use IdemkitNode;
 use IPC::Run;
 use Test::More;
 
-my $node = IdemkitNode->launch('main', "idemkit.notify = 'never'");
+# Without autovacuum, whose transactions a sweep would give way to.
+my $node = IdemkitNode->launch('main', "idemkit.notify = 'never'", 'autovacuum = off');
 my $rows = 20_000;
 
 # Records that are over, of both kinds, and live ones of both kinds.
@@ -134,6 +135,36 @@ is($sweeper->query_safe('SET client_min_messages = warning; CALL idemkit_sweep()
 	$rows - 2000 - 1, 'the next sweep does the rest, and says how much');
 is($node->value('SELECT count(*) FROM idemkit_records'), '502', 'only live records are left');
 is($sweeper->query_safe('CALL idemkit_sweep()'), '0', 'a sweep with nothing to do');
+
+# It gives way to others that write: small batches then, whatever was asked for.
+# A trigger that writes down the transaction of each row tells the batches apart.
+$node->value(q{
+	CREATE UNLOGGED TABLE batches (xid xid8);
+	CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN INSERT INTO batches VALUES (pg_current_xact_id()); RETURN NULL; END $$;
+	CREATE TRIGGER note AFTER DELETE ON idemkit_records FOR EACH ROW EXECUTE FUNCTION note()});
+foreach my $beside ('nobody', 'a session that writes')
+{
+	my ($out, $err, $writer) = ('', '');
+
+	fill();
+	$node->value('TRUNCATE batches');
+	if ($beside ne 'nobody')
+	{
+		$writer = IPC::Run::start([ 'pgbench', '-n', '-T', '600', '-h', $node->host, '-p', $node->port,
+				'-f', $node->script("SELECT pg_current_xact_id();\n"), 'postgres' ],
+			'>', \$out, '2>', \$err);
+		$node->wait_until('the writer to write',
+			sub { $node->value("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_current_xact_id%'") > 0 });
+	}
+	is($sweeper->query_safe('SET client_min_messages = warning; CALL idemkit_sweep(batch_rows => 5000)'),
+		$rows, "a sweep beside $beside removes all");
+	if (defined $writer) { $writer->kill_kill(); }
+	my $batches = $node->value('SELECT count(DISTINCT xid::text) FROM batches');
+	cmp_ok($batches, $beside eq 'nobody' ? '==' : '>', $beside eq 'nobody' ? $rows / 5000 : 20,
+		"in as many transactions as fit: $batches");
+}
+drop_trigger('note');
 
 # Rows that others have locked are passed over, not waited for.
 fill();
