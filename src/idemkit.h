@@ -242,11 +242,11 @@ typedef struct IdemkitPace
 	int32		rows; /* of the batch to come or going on */
 	int32		most_rows;
 	TimestampTz began;
-	uint64		next_xid; /* when the batch began */
+	uint64		next_xid; /* when the batch before ended */
 } IdemkitPace;
 
 extern void idemkit_begin_pace(IdemkitPace *pace, int32 most_rows);
-extern void idemkit_give_way(IdemkitPace *pace, int xids);
+extern void idemkit_give_way(IdemkitPace *pace);
 
 /* Rows of a function that returns a set */
 typedef struct IdemkitRows

@@ -4,9 +4,9 @@
  *
  * Removing rows as fast as it goes keeps a processor and the write-ahead log
  * busy, and every commit beside it waits for its share of both.  So where
- * others have written during a batch the next one is small, and the sweep
- * rests before it for longer than the last one took; nothing is locked then.
- * While nobody else writes, batches double until they are as large as asked.
+ * others have written since the batch before, a batch is small, and the sweep
+ * rests after it for longer than it took; nothing is locked then.  While
+ * nobody else writes, batches double until they are as large as asked.
  *
  * That others write is told by the transaction ids given out meanwhile.
  */
@@ -43,19 +43,22 @@ void
 idemkit_begin_pace(IdemkitPace *pace, int32 most_rows)
 {
 	pace->most_rows = most_rows;
-	pace->rows = most_rows;
+	pace->rows = Min(most_rows, SMALL_BATCH_ROWS);
 	pace->began = idemkit_clock();
 	pace->next_xid = next_xid();
 }
 
 /*
- * Ends a committed batch, which has used "xids" transaction ids, rests if others
- * are at work, and begins the next.
+ * Ends a batch, which is committed, rests if others are at work, and begins the
+ * next.
  */
 void
-idemkit_give_way(IdemkitPace *pace, int xids)
+idemkit_give_way(IdemkitPace *pace)
 {
-	if (next_xid() > pace->next_xid + xids)
+	uint64 previous = pace->next_xid;
+
+	pace->next_xid = next_xid();
+	if (pace->next_xid > previous + 1) /* one was our own */
 	{
 		int64 spent = Max(idemkit_clock() - pace->began, 0);
 
@@ -65,5 +68,4 @@ idemkit_give_way(IdemkitPace *pace, int xids)
 	else
 		pace->rows = Min((int64) pace->rows * 2, pace->most_rows);
 	pace->began = idemkit_clock();
-	pace->next_xid = next_xid();
 }

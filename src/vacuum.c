@@ -168,7 +168,7 @@ idemkit_sweep(PG_FUNCTION_ARGS)
 			reported = removed;
 		}
 		if (more)
-			idemkit_give_way(&pace, 1);
+			idemkit_give_way(&pace);
 	} while (more);
 	idemkit_end_batches();
 
