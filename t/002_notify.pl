@@ -134,8 +134,10 @@ $token = $node->value("SELECT our_claim_token FROM idemkit_claim('by-database')"
 is($node->value("SELECT idemkit_complete('by-database', '$token')"), 't', 'complete');
 is_deeply(heard(), [], 'idemkit.notify set for the database');
 is($node->sqlstate("SELECT idemkit_get('k'); SET idemkit.notify = sometimes"), '22023', 'a setting that is none is refused');
+# Servers before 15 take any name behind the prefix.
 is($node->sqlstate("SELECT idemkit_get('k'); SET idemkit.notifi = never"),
-	'42602', 'a misspelt setting is refused once the library is loaded');
+	IdemkitNode::major_version() >= 15 ? '42602' : '00000',
+	'a misspelt setting is refused once the library is loaded');
 
 $listener->quit;
 $worker->quit;

@@ -35,21 +35,11 @@ Load::prepare($node);
 
 my $ledger = Ledger->new;
 
-# The processes of the server, the postmaster first.
-sub server_processes
-{
-	my ($postmaster) = split(/\n/, PostgreSQL::Test::Utils::slurp_file($node->data_dir . '/postmaster.pid'));
-	my @children = grep { /\d/ } split(/\s+/, `ps -o pid= --ppid $postmaster`);
-
-	die "ps finds no process below the postmaster ($postmaster)" if !@children;
-	return ($postmaster, @children);
-}
-
 # Kills and waits until the server is there again.
 sub crash
 {
 	my ($kind) = @_;
-	my @processes = server_processes();
+	my @processes = $node->processes;
 
 	if ($kind eq 'session' || $kind eq 'process')
 	{

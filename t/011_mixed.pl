@@ -9,6 +9,8 @@ use lib "$FindBin::RealBin/lib";
 use IdemkitNode;
 use Test::More;
 
+IdemkitNode::needs_version(14, 'a pgbench that leaves an \\if within a branch not taken alone (t/011_mixed.pl)');
+
 my $clients = 16;
 my $turns   = 400 * $IdemkitNode::long;
 my $node    = IdemkitNode->launch('main');

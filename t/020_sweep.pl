@@ -46,9 +46,9 @@ SELECT (our_claim_token IS NOT NULL)::int AS won, coalesce(our_claim_token, '') 
 \\set completes random(0, 1)
 \\if :won
 INSERT INTO wins VALUES ('over ' || :row, ':token', :completes = 1);
-\\if :completes
-SELECT 1 / idemkit_complete('over ' || :row, ':token', 200, expires_after_seconds => 3600)::int;
 \\endif
+\\if :won * :completes
+SELECT 1 / idemkit_complete('over ' || :row, ':token', 200, expires_after_seconds => 3600)::int;
 \\endif
 SELECT 1 / (our_claim_token IS NULL)::int FROM idemkit_claim('live ' || (1 + :row % 500));
 };
@@ -213,7 +213,7 @@ $node->begin_statement($sweeper, 'CALL idemkit_sweep(batch_rows => 1000)');
 $node->wait_until_blocked($pid);
 my (undef, undef, $vacuum) = $node->psql('postgres', 'VACUUM (VERBOSE, INDEX_CLEANUP on) idemkit_records');
 # Some of them may have been pruned in passing: their identifiers are still there.
-like($vacuum, qr/\b1500 (?:dead item identifiers )?removed\b/, 'the rows that its first batches removed can be vacuumed while it runs');
+like($vacuum, qr/\b1500 (?:dead item identifiers )?removed\b|\bremoved 1500\b/, 'the rows that its first batches removed can be vacuumed while it runs');
 $gate->query_safe('SELECT pg_advisory_unlock(1)');
 like($sweeper->query(''), qr/^$rows$/m, 'and it comes to its end');
 

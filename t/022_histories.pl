@@ -13,6 +13,8 @@ use IdemkitNode;
 use List::Util qw(shuffle);
 use Test::More;
 
+IdemkitNode::needs_version(14, 'a BackgroundPsql that loses no errors (t/022_histories.pl)');
+
 my $seed    = IdemkitNode::seed();
 my $batches = IdemkitNode::size(1_500, 10_000);
 my $node    = IdemkitNode->launch('main', "idemkit.notify = 'never'", "timezone = 'UTC'");

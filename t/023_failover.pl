@@ -58,8 +58,7 @@ sub add_standby
 sub kill_primary
 {
 	my ($sender) = $primary->value('SELECT pid FROM pg_stat_replication');
-	my ($postmaster) = split(/\n/, PostgreSQL::Test::Utils::slurp_file($primary->data_dir . '/postmaster.pid'));
-	my @children = grep { /\d/ } split(/\s+/, `ps -o pid= --ppid $postmaster`);
+	my ($postmaster, @children) = $primary->processes;
 
 	if (rand() < 0.5)
 	{

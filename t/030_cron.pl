@@ -8,7 +8,7 @@ use lib "$FindBin::RealBin/lib";
 use IdemkitNode;
 use Test::More;
 
-my $library = qx(pg_config --pkglibdir) =~ s/\n//r . '/pg_cron.so';
+my $library = IdemkitNode::pg_config('--pkglibdir') . '/pg_cron.so';
 plan skip_all => "unavailable: pg_cron is not installed for this server" unless -e $library;
 
 # The block that the documentation has for it.
@@ -36,7 +36,7 @@ foreach my $mode ('background workers', 'connections')
 		SELECT idemkit_claim('live');
 		SELECT count(idemkit_claim('over ' || i)) FROM generate_series(1, 12000) i;
 		UPDATE idemkit_records SET lease_until = clock_timestamp() - interval '1 h' WHERE effective_key <> 'live';
-		SELECT cron.alter_job(jobid, schedule => '@reboot') FROM cron.job WHERE command ~ 'idemkit'});
+		UPDATE cron.job SET schedule = '@reboot' WHERE command ~ 'idemkit'});
 	$node->restart;
 	ok($node->poll_query_until('postgres',
 			q{SELECT status NOT IN ('starting', 'running', 'connecting', 'sending') FROM cron.job_run_details WHERE command ~ 'idemkit'}),

@@ -14,27 +14,17 @@ use IdemkitNode;
 use StoredRecords;
 use Test::More;
 
-# What that pg_config says of an option.
-sub says
-{
-	my ($pg_config, $option) = @_;
-	my $answer = qx('$pg_config' '$option');
-
-	die "$pg_config $option failed" if $? != 0;
-	chomp $answer;
-	return $answer;
-}
-
-my $new_bindir = says('pg_config', '--bindir');
-my $old_bindir = defined $ENV{OLD_PG_CONFIG} ? says($ENV{OLD_PG_CONFIG}, '--bindir') : $new_bindir;
+my $new_bindir = IdemkitNode::pg_config('--bindir');
+my $old_bindir = defined $ENV{OLD_PG_CONFIG} ? IdemkitNode::pg_config('--bindir', $ENV{OLD_PG_CONFIG}) : $new_bindir;
 # Checksums are the default of some versions, and have to be the same in both.
 my %initdb = (initdb => ['--data-checksums']);
-my $old = IdemkitNode->prepare('old', { install_path => $old_bindir =~ s{/bin$}{}r, %initdb });
+my %old_install = $old_bindir eq $new_bindir ? () : (install_path => $old_bindir =~ s{/bin$}{}r);
+my $old = IdemkitNode->prepare('old', { %old_install, %initdb });
 my $new = IdemkitNode->prepare('new', {%initdb});
 
 $old->start;
-my ($from, $to) = map { /(\d+)/ } says("$old_bindir/pg_config", '--version'), says('pg_config', '--version');
-note "report: from PostgreSQL $from to $to";
+IdemkitNode::report('from ' . IdemkitNode::pg_config('--version', "$old_bindir/pg_config")
+	  . ' to ' . IdemkitNode::pg_config('--version'));
 
 # Two databases: the extension in its usual schema, and in another one; tables of
 # every kind; a role with rights; a setting; and a trigger, which is the user's own.
@@ -73,7 +63,8 @@ sub each_table
 	return;
 }
 
-# The functions, types and what else belongs to the extension, without their OIDs.
+# The functions and tables of the extension.  (From version 17 on the types that come
+# along with others are written down as well.)
 sub members
 {
 	my ($node, $database) = @_;
@@ -82,7 +73,8 @@ sub members
 		SELECT extversion, nspname FROM pg_extension JOIN pg_namespace n ON n.oid = extnamespace
 		WHERE extname = 'idemkit';
 		SELECT pg_describe_object(classid, objid, 0) FROM pg_depend
-		WHERE deptype = 'e' AND refclassid = 'pg_extension'::regclass
+		WHERE deptype = 'e' AND classid IN ('pg_proc'::regclass, 'pg_class'::regclass)
+			AND refclassid = 'pg_extension'::regclass
 			AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idemkit') ORDER BY 1});
 }
 

@@ -19,10 +19,7 @@ my $next   = '1.1test';
 my ($current) = PostgreSQL::Test::Utils::slurp_file("$source/idemkit.control") =~ /^default_version = '(.*)'$/m
   or die 'idemkit.control has no default_version';
 
-# Both versions are installed into a copy of the PostgreSQL that is tested.
-my $work = PostgreSQL::Test::Utils::tempdir();
-my $private = run("$source/script/private-install", says('pg_config', '--bindir') . '/pg_config', "$work/pg");
-
+# The output of a command.
 sub run
 {
 	my @command = @_;
@@ -32,13 +29,6 @@ sub run
 	my $text = <$output> // '';
 	close $output or die "failed: @command";
 	return $text =~ s/\n\z//r;
-}
-
-sub says
-{
-	my ($pg_config, $option) = @_;
-
-	return run($pg_config, $option);
 }
 
 # Replaces a file by another of its name: whoever has the old one loaded keeps it.
@@ -53,14 +43,7 @@ sub install
 	return;
 }
 
-my $library_dir = says($private, '--pkglibdir');
-my $script_dir  = says($private, '--sharedir') . '/extension';
-install(says('pg_config', '--pkglibdir') . '/idemkit.so', $library_dir);
-install($_, $script_dir)
-  foreach map { says('pg_config', '--sharedir') . "/extension/$_" } 'idemkit.control', "idemkit--$current.sql";
-
-# The next version has one more function; the table is the same.
-PostgreSQL::Test::Utils::system_or_bail('cp', '-r', map({ "$source/$_" } qw(src Makefile idemkit.control)), $work);
+# Replaces the first of a text in a file.
 sub rewrite
 {
 	my ($file, $from, $to) = @_;
@@ -71,6 +54,19 @@ sub rewrite
 	PostgreSQL::Test::Utils::append_to_file($file, $text);
 	return;
 }
+
+# Both versions are installed into a copy of the PostgreSQL that is tested.
+my $work = PostgreSQL::Test::Utils::tempdir();
+my $private = run("$source/script/private-install", IdemkitNode::pg_config('--bindir') . '/pg_config', "$work/pg");
+
+my $library_dir = IdemkitNode::pg_config('--pkglibdir', $private);
+my $script_dir  = IdemkitNode::pg_config('--sharedir', $private) . '/extension';
+install(IdemkitNode::pg_config('--pkglibdir') . '/idemkit.so', $library_dir);
+install($_, $script_dir)
+  foreach map { IdemkitNode::pg_config('--sharedir') . "/extension/$_" } 'idemkit.control', "idemkit--$current.sql";
+
+# The next version has one more function; the table is the same.
+PostgreSQL::Test::Utils::system_or_bail('cp', '-r', map({ "$source/$_" } qw(src Makefile idemkit.control)), $work);
 rewrite("$work/src/idemkit.h", qq{IDEMKIT_EXTENSION_VERSION "$current"}, qq{IDEMKIT_EXTENSION_VERSION "$next"});
 rewrite("$work/idemkit.control", "default_version = '$current'", "default_version = '$next'");
 PostgreSQL::Test::Utils::append_to_file("$work/idemkit--$current--$next.sql", q{
@@ -85,7 +81,8 @@ COMMENT ON FUNCTION idemkit_next_version() IS 'of the next version';
 	run('make', '--silent', '-j2', '-C', $work, "PG_CONFIG=$private", 'COPT=-O0', 'with_llvm=no', 'idemkit.so');
 }
 
-my $node = IdemkitNode->prepare('main', { install_path => says($private, '--bindir') =~ s{/bin$}{}r });
+$ENV{PATH} = IdemkitNode::pg_config('--bindir', $private) . ":$ENV{PATH}";
+my $node = IdemkitNode->prepare('main');
 $node->start;
 $node->value(q{
 	CREATE EXTENSION idemkit;

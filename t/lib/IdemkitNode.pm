@@ -19,6 +19,34 @@ our $patience = $PostgreSQL::Test::Utils::timeout_default;
 # script/soak.
 our $long = $ENV{IDEMKIT_LONG} ? 5 : 1;
 
+# What pg_config says of an option; the one of the PostgreSQL that is tested, or another.
+sub pg_config
+{
+	my ($option, $program) = @_;
+	$program //= 'pg_config';
+	my $answer = qx('$program' $option);
+
+	die "$program $option failed" if $? != 0;
+	chomp $answer;
+	return $answer;
+}
+
+# The major version of the PostgreSQL that is tested.
+sub major_version
+{
+	return (pg_config('--version') =~ /(\d+)/)[0];
+}
+
+# For what only versions from that one on bring along: gives up the file, and
+# script/matrix lists it.
+sub needs_version
+{
+	my ($version, $what) = @_;
+
+	plan skip_all => "unavailable: $what" if major_version() < $version;
+	return;
+}
+
 # How much a test does: of its own two numbers the one for its form, unless
 # IDEMKIT_SIZE asks for another.
 sub size
@@ -67,7 +95,7 @@ sub prepare
 {
 	my ($class, $name, @settings) = @_;
 	my %options = ref $settings[0] ? %{ shift @settings } : ();
-	my $node    = $class->new($name, install_path => $options{install_path});
+	my $node    = $class->new($name, map { ($_ => $options{$_}) } grep { $_ eq 'install_path' } keys %options);
 
 	$node->init(
 		allows_streaming => 1,
@@ -179,6 +207,17 @@ sub all_verbs_work
 	is($session->{stderr}, '', "$name: no error");
 	$session->{stderr} = '';
 	return;
+}
+
+# The processes of the server, the postmaster first.
+sub processes
+{
+	my ($node) = @_;
+	my ($postmaster) = split(/\n/, PostgreSQL::Test::Utils::slurp_file($node->data_dir . '/postmaster.pid'));
+	my @children = grep { /\d/ } split(/\s+/, `ps -o pid= --ppid $postmaster`);
+
+	die "ps finds no process below the postmaster ($postmaster)" if !@children;
+	return ($postmaster, @children);
 }
 
 # Sends a statement without waiting for its end; finish() gets the output.
