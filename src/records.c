@@ -266,7 +266,9 @@ idemkit_table_argument(FunctionCallInfo fcinfo, int argno)
 }
 
 /*
- * The table a call means.  The result is valid until the call returns.
+ * The table a call means, locked until the transaction ends, so that nobody
+ * drops or alters it under the statements that follow.  The result is valid
+ * until the call returns.
  *
  * Raises 42P01 for a table that is gone, 55000 for one that is no records
  * table; and what idemkit_table_argument() raises.
@@ -275,8 +277,11 @@ IdemkitTable *
 idemkit_open_table(FunctionCallInfo fcinfo, int argno)
 {
 	Oid			  relid = idemkit_table_argument(fcinfo, argno);
-	IdemkitTable *table = hash_search(tables, &relid, HASH_FIND, NULL);
+	IdemkitTable *table;
 
+	/* Locking brings the news of what others did to the table up to now. */
+	LockRelationOid(relid, AccessShareLock);
+	table = hash_search(tables, &relid, HASH_FIND, NULL);
 	if (table != NULL && table->checked)
 		return table;
 	return idemkit_check_table(relid);

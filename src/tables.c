@@ -146,15 +146,18 @@ is_complete(Oid relid)
 }
 
 /*
- * Adopts an existing table.
+ * Adopts an existing table.  Raises 42P01 if it has gone meanwhile.
  */
 static void
 adopt_table(Oid relid)
 {
-	Relation  table = relation_open(relid, AccessExclusiveLock);
-	List	 *commands = adoption_commands(table);
+	Relation  table = try_relation_open(relid, AccessExclusiveLock);
+	List	 *commands;
 	ListCell *cell;
 
+	if (table == NULL)
+		idemkit_refuse_missing_table(relid);
+	commands = adoption_commands(table);
 	relation_close(table, NoLock);
 	foreach(cell, commands)
 	{
