@@ -161,6 +161,10 @@ $node->value(q{
 	SELECT idemkit_claim('part', records => 'app.parts');
 	VACUUM idemkit_records});
 
+# An exporter may show the rows that came before an error.
+my ($query) = Documents::text('monitoring/postgres_exporter.yaml') =~ /^  query: \|\n(.*?)^  \w/ms;
+is($node->sqlstate($query, 'monitor'), '00000', 'the query of the exporter ends without an error');
+
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 $command =~ s/^prometheus-postgres-exporter /exec $exporter /m;
 $command =~ s/host=\S+/host=@{[$node->host]} port=@{[$node->port]}/;
