@@ -14,7 +14,8 @@
 #
 #   error=SQLSTATE      (sql) the block ends with this error; output shows it too
 #   needs=NAME          skipped where the server has no such extension, nor the
-#                       machine such a command
+#                       machine such a command; where a command line of several
+#                       words fails
 #   file=NAME           (any language but the above) a program in a file of that
 #                       name, which a later sh block must run
 #   from=PATH           not run: these lines stand in that file of the source, whose
@@ -68,6 +69,7 @@ sub is_there
 {
 	my ($name) = @_;
 
+	return (Documents::run_command($scratch, 'bash', '-c', $name))[0] eq '0' if $name =~ / /;
 	return has_extension($name) || grep { -x "$_/$name" } split(/:/, $ENV{PATH});
 }
 
