@@ -24,11 +24,34 @@ die() {
   exit 1
 }
 
+# Runs a function in the background, where an error ends it and a signal to this
+# shell is acted on at once, with its output added to file $1. Leaves its status in
+# `status`, rather than return it: what is called in a condition goes on after errors,
+# so this must be a statement of its own, and so must what calls it.
+apart() {
+  local log=$1
+  shift
+  (
+    set -e
+    false
+    true
+  ) &
+  ! wait $! || die "$1 is called in a condition"
+  (
+    set -e
+    "$@"
+  ) >>"$log" 2>&1 &
+  running=$!
+  status=0
+  wait "$running" || status=$?
+  running=
+}
+
 # Output is read by programs, here and in pg_regress: English, byte order.
 plain_environment() {
   local name
   for name in $(compgen -e PG); do
-    [ "$name" = PG_CONFIG ] || unset "$name"
+    [[ "$name" =~ ^PG_(CONFIG|TEST_TIMEOUT_DEFAULT)$ ]] || unset "$name"
   done
   unset LANGUAGE MAKEFLAGS MAKELEVEL MFLAGS CDPATH
   export LC_ALL=C LANG=C

@@ -104,7 +104,7 @@ sub prepare
 			'max_connections = 100', 'shared_buffers = 32MB',
 			'synchronous_commit = on', 'log_statement = none',
 			# A call that never ends is a failure, not a hung test.
-			'statement_timeout = 90s',
+			'statement_timeout = ' . int($patience * 500),
 			"log_line_prefix = '%m [%p] %q%a %e '", @settings, ''));
 	return $node;
 }
