@@ -62,3 +62,7 @@ SELECT attempts FROM idemkit_get('fast');
 UPDATE idemkit_records SET claimed_at = 'infinity', lease_until = '-infinity'
 WHERE effective_key = 'fast';
 SELECT result, fence IS NULL AS no_fence FROM idemkit_claim('fast');
+
+-- One that is too late for a fence has none, rather than a low one.
+UPDATE idemkit_records SET claimed_at = '294276-01-01 00:00:00+00' WHERE effective_key = 'fast';
+SELECT fence IS NULL AS no_fence FROM idemkit_get('fast');
