@@ -77,6 +77,12 @@ INSERT INTO kinds (kind, change) VALUES
     ('serial', 'ALTER TABLE after_win.r ADD n bigint DEFAULT nextval(''after_win.evaluated'')'),
     ('volatile default', 'ALTER TABLE after_win.r ADD n integer DEFAULT after_win.evaluate(1)'),
     ('check', 'ALTER TABLE after_win.r ADD CHECK (after_win.evaluate(attempts) > 0)'),
+    ('another check', 'ALTER TABLE after_win.r DROP CONSTRAINT idemkit_records_state_check,
+      ADD CHECK (after_win.evaluate(attempts) > 0)'),
+    ('a check of the state', 'ALTER TABLE after_win.r DROP CONSTRAINT idemkit_records_state_check,
+      ADD CHECK (after_win.evaluate(state) > ''A'')'),
+    ('a volatile check', 'ALTER TABLE after_win.r DROP CONSTRAINT idemkit_records_state_check,
+      ADD CHECK (nextval(''after_win.evaluated'') > 0 AND state > ''A'')'),
     ('generated', 'ALTER TABLE after_win.r
       ADD n integer GENERATED ALWAYS AS (after_win.evaluate(attempts)) STORED'),
     ('expression index', 'CREATE INDEX ON after_win.r (after_win.evaluate(attempts))'),
@@ -118,6 +124,23 @@ SELECT string_agg(result, ' ') FROM idemkit_claim_many(ARRAY['d', 'a', 'd', 'b']
 SELECT string_agg(result, ' ') FROM idemkit_claim_many(ARRAY['d', 'a', 'd', 'b'], records => 'counted');
 SELECT result FROM idemkit_claim('e', records => 'counted');
 SELECT effective_key, n FROM counted ORDER BY n;
+
+-- A constraint that the question of a duplicate does not keep is no business of it.
+CREATE TABLE picky (LIKE public.idemkit_records INCLUDING ALL);
+ALTER TABLE picky DROP CONSTRAINT idemkit_records_state_check, ADD CHECK (fingerprint <> 'refused');
+SELECT result FROM idemkit_claim('k', records => 'picky');
+SELECT result, fingerprint_matches FROM idemkit_claim('k', 'refused', records => 'picky');
+
+-- Rows of a child table are found, also where the child came after a win.
+CREATE TABLE parent (LIKE public.idemkit_records INCLUDING ALL);
+CREATE TABLE child (LIKE public.idemkit_records INCLUDING ALL);
+SELECT result FROM idemkit_claim('in the child', records => 'child');
+SELECT result FROM idemkit_claim('in the parent', records => 'parent');
+ALTER TABLE child INHERIT parent;
+SELECT result FROM idemkit_claim('in the child', records => 'parent');
+SELECT result FROM idemkit_claim('new', records => 'parent');
+SELECT result FROM idemkit_claim('in the child', records => 'parent');
+SELECT string_agg(effective_key, ' ' ORDER BY effective_key) FROM ONLY parent;
 
 -- In a read-only transaction, right after a win.
 CREATE TABLE shared (LIKE public.idemkit_records INCLUDING ALL);

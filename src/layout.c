@@ -10,11 +10,15 @@
 #include "idemkit.h"
 
 #include "access/htup_details.h"
+#include "access/transam.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_type.h"
 #include "lib/stringinfo.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/clauses.h"
+#include "optimizer/optimizer.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -173,9 +177,55 @@ is_left_out_of_claims(const char *name)
 }
 
 /*
+ * Was this function made by a user?
+ */
+static bool
+is_users_function(Oid function, void *context)
+{
+	return function >= FirstNormalObjectId;
+}
+
+/*
+ * Does an expression look at another column than the given one, or call a
+ * user's function?
+ */
+static bool
+looks_beyond(Node *node, void *column)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, Var))
+		return ((Var *) node)->varattno != *(AttrNumber *) column;
+	if (check_functions_in_node(node, is_users_function, NULL))
+		return true;
+	return expression_tree_walker(node, looks_beyond, column);
+}
+
+/*
+ * Is every check one of the state alone, that sets nothing off?  What it says
+ * of one new claim it then says of each.
+ */
+static bool
+checks_state_only(Relation table)
+{
+	TupleConstr *constraints = RelationGetDescr(table)->constr;
+	AttrNumber	 state = idemkit_column_number(table, "state");
+
+	for (int i = 0; i < constraints->num_check; i++)
+	{
+		Node *check = stringToNode(constraints->check[i].ccbin);
+
+		if (contain_mutable_functions(check) || looks_beyond(check, &state))
+			return false;
+	}
+	return true;
+}
+
+/*
  * Is this a table with the columns and constraints of the layout and nothing
- * beside them that an INSERT could set off before it finds the key there:
- * triggers, rules, policies, checks, defaults and generated columns?
+ * beside them that an INSERT could set off before it finds the key there, or
+ * fail to look at: triggers, rules, policies, checks, defaults, generated
+ * columns, children?
  */
 bool
 idemkit_is_plain(Relation table)
@@ -184,8 +234,9 @@ idemkit_is_plain(Relation table)
 	int		  columns = 0;
 
 	if (table->rd_rel->relkind != RELKIND_RELATION || table->rd_rel->relispartition ||
-		table->rd_rel->relhastriggers || table->rd_rel->relhasrules ||
-		table->rd_rel->relrowsecurity || tupdesc->constr == NULL || tupdesc->constr->num_check > 1)
+		table->rd_rel->relhassubclass || table->rd_rel->relhastriggers ||
+		table->rd_rel->relhasrules || table->rd_rel->relrowsecurity || tupdesc->constr == NULL ||
+		!checks_state_only(table))
 		return false;
 	for (int i = 0; i < tupdesc->natts; i++)
 	{
