@@ -107,8 +107,8 @@ sub start_idemkit
 		open(STDERR, '>', $run->{err}) or POSIX::_exit(123);
 		# PostgreSQL's modules have set these for themselves
 		delete $ENV{PGAPPNAME};
-		# and who runs the tests in the background may ignore these
-		$SIG{$_} = 'DEFAULT' for qw(PIPE INT QUIT);
+		# and who runs the tests, in the background say, may ignore these
+		$SIG{$_} = 'DEFAULT' for qw(PIPE HUP INT QUIT TERM USR1 USR2);
 		$ENV{$_} = $options->{env}{$_} for keys %{ $options->{env} // {} };
 		$SIG{$_} = 'IGNORE' for @{ $options->{ignore} // [] };
 		exec(under(), build_path('idemkit'), @arguments) or POSIX::_exit(124);

@@ -97,8 +97,9 @@ sub prepare
 	my %options = ref $settings[0] ? %{ shift @settings } : ();
 	my $node    = $class->new($name, map { ($_ => $options{$_}) } grep { $_ eq 'install_path' } keys %options);
 
+	# What newer modules write for standbys an older server may not know.
 	$node->init(
-		allows_streaming => 1,
+		allows_streaming => !exists $options{install_path},
 		extra            => [ '--locale=C', '--encoding=UTF8', @{ $options{initdb} // [] } ]);
 	$node->append_conf('postgresql.conf', join("\n",
 			'max_connections = 100', 'shared_buffers = 32MB',
