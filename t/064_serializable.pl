@@ -1,4 +1,4 @@
-# Claims, work and completions in SERIALIZABLE and REPEATABLE READ transactions of many
+# Claims, work and completions in transactions of every isolation level, of many
 # sessions over few keys, each retried when PostgreSQL says 40001 or 40P01: it says
 # nothing else, the work of each key is done once, and every duplicate is told the
 # result of it.
@@ -66,6 +66,7 @@ my @queries = (
 	[ 'SERIALIZABLE',    q{SELECT work('key ' || :n)} ],
 	[ 'REPEATABLE READ', q{SELECT work('key ' || :n)} ],
 	[ 'SERIALIZABLE',    q{SELECT work_on_two('key ' || :n, 'key ' || :m)} ],
+	[ 'READ COMMITTED',  q{SELECT work('key ' || :n)} ],
 	[ 'READ COMMITTED',  q{SELECT work_on_two('key ' || :n, 'key ' || :m)} ]);
 my @scripts = map {
 	my ($level, $query) = @$_;
