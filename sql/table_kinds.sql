@@ -52,6 +52,7 @@ BEGIN
         (public.idemkit_claim('new', records => 'table_kinds.r')).result,
         (SELECT result FROM public.idemkit_claim_many(ARRAY['new'], records => 'table_kinds.r')));
     DROP TABLE table_kinds.r CASCADE;
+    DROP TABLE IF EXISTS table_kinds.p;
     RETURN told;
 END $$;
 
@@ -97,7 +98,32 @@ INSERT INTO kinds (kind, change) VALUES
     ('dropped columns', 'ALTER TABLE table_kinds.r DROP COLUMN awaited, DROP COLUMN response_status;
       ALTER TABLE table_kinds.r ADD COLUMN response_status integer,
       ADD COLUMN note text DEFAULT ''x'', ADD COLUMN awaited boolean NOT NULL DEFAULT false'),
-    ('replica identity', 'ALTER TABLE table_kinds.r REPLICA IDENTITY FULL');
+    ('replica identity', 'ALTER TABLE table_kinds.r REPLICA IDENTITY FULL'),
+    ('identity column', 'ALTER TABLE table_kinds.r ADD COLUMN n bigint GENERATED ALWAYS AS IDENTITY'),
+    ('generated column', 'ALTER TABLE table_kinds.r
+      ADD COLUMN size integer GENERATED ALWAYS AS (length(response_body)) STORED'),
+    ('trigger before', 'CREATE TRIGGER t BEFORE UPDATE ON table_kinds.r
+      FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()'),
+    ('inheriting', 'CREATE TABLE table_kinds.p (LIKE public.idemkit_records INCLUDING ALL);
+      ALTER TABLE table_kinds.r INHERIT table_kinds.p'),
+    ('partition', 'CREATE TABLE table_kinds.p (LIKE public.idemkit_records INCLUDING ALL)
+      PARTITION BY HASH (effective_key);
+      ALTER TABLE table_kinds.p ATTACH PARTITION table_kinds.r FOR VALUES WITH (MODULUS 1, REMAINDER 0)'),
+    ('hash partitions', 'DROP TABLE table_kinds.r;
+      CREATE TABLE table_kinds.r (LIKE public.idemkit_records INCLUDING ALL) PARTITION BY HASH (effective_key);
+      CREATE TABLE table_kinds.r0 PARTITION OF table_kinds.r FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+      CREATE TABLE table_kinds.r1 PARTITION OF table_kinds.r FOR VALUES WITH (MODULUS 2, REMAINDER 1)'),
+    ('partitions of partitions', 'DROP TABLE table_kinds.r;
+      CREATE TABLE table_kinds.r (LIKE public.idemkit_records INCLUDING ALL) PARTITION BY HASH (effective_key);
+      CREATE TABLE table_kinds.r0 PARTITION OF table_kinds.r FOR VALUES WITH (MODULUS 1, REMAINDER 0)
+      PARTITION BY RANGE (effective_key);
+      CREATE TABLE table_kinds.r00 PARTITION OF table_kinds.r0 DEFAULT'),
+    ('everything', 'ALTER TABLE table_kinds.r ADD COLUMN a serial, ADD COLUMN b text DEFAULT ''b'';
+      ALTER TABLE table_kinds.r DROP COLUMN b, SET UNLOGGED, ADD UNIQUE (a),
+      ADD CHECK (length(effective_key) < 1025);
+      CREATE INDEX ON table_kinds.r (upper(state)) WHERE attempts > 1;
+      CREATE TRIGGER t AFTER INSERT OR UPDATE OR DELETE ON table_kinds.r
+      FOR EACH ROW EXECUTE FUNCTION table_kinds.note()');
 SELECT kind, CASE WHEN outcome = :'plain' THEN 'the same' ELSE outcome END AS outcome
 FROM kinds, table_kinds.outcome(change) AS outcome ORDER BY i;
 SELECT what, count(*) FROM table_kinds.log GROUP BY what ORDER BY what;
