@@ -177,6 +177,7 @@ foreach my $size (-3600, 3600)
 	cmp_ok(time - $began, '<', 15, 'nor much after');
 }
 $waiter->quit;
+$session->quit;
 
 # Many sessions while the clock jumps about.  A trigger looks at every change: an
 # owner is followed by another only after the end of its lease by the clock that the
@@ -258,6 +259,5 @@ cmp_ok($removals, '>', 1, 'and removals');
 IdemkitNode::report("clock: seed $seed, $steps steps, $calls transactions, $takeovers wins of stored records, $removals removals, "
 	  . $node->value('SELECT count(*) FROM breaches') . ' breaches');
 
-$session->quit;
 $node->log_is_clean;
 done_testing();

@@ -149,14 +149,17 @@ sub session_sqlstate
 sub session
 {
 	my ($node, %params) = @_;
-
-	return $node->background_psql(
+	my $session = $node->background_psql(
 		$params{database} // 'postgres',
 		on_error_stop => 0,
 		extra_params  => [
 			'-v', 'VERBOSITY=sqlstate',
 			defined $params{role} ? ('-U', $params{role}) : ()
 		]);
+
+	# What has a bound is a query, not the life of the session.
+	$session->set_query_timer_restart if $session->can('set_query_timer_restart');
+	return $session;
 }
 
 # Tests each verb in a session on new keys of a table, or of the extension's own
