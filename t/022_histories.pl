@@ -9,6 +9,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use IdemkitHistory qw(pick);
 use IdemkitNode;
 use List::Util qw(shuffle);
 use Test::More;
@@ -46,8 +47,6 @@ $node->value(q{
 		RETURN tokens;
 	END $$;
 });
-
-sub pick { return $_[ int(rand(@_)) ] }
 
 sub text_array
 {
