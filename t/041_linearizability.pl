@@ -62,7 +62,8 @@ sub item_text
 {
 	my ($item) = @_;
 
-	return join "\n", "$item->{from} to $item->{to}" . ($item->{lost} ? ', rolled back:' : ':'), map { call_text($_) } @{ $item->{steps} };
+	return join "\n", "$item->{from} to $item->{to}" . ($item->{lost} ? ', rolled back:' : ':'),
+	  map { call_text($_) } @{ $item->{steps} };
 }
 
 # Why there is no order.
@@ -146,7 +147,8 @@ IdemkitNode::report(@wrong . ' violations');
 is(scalar @wrong, 0, 'all answers keep what is promised, in an order that the model explains')
   or diag("IDEMKIT_SEED=$seed\n" . join "\n", @wrong > 5 ? @wrong[ 0 .. 4 ] : @wrong);
 is("@given_twice", '', 'each win has a token of its own');
-is(join(' ', grep { /^SQLSTATE (?!00000|IK001|25P02|3B001|40P01)/ } sort keys %seen), '', 'no call ended by an error that it should not');
+is(join(' ', grep { /^SQLSTATE (?!00000|IK001|25P02|3B001|40P01)/ } sort keys %seen),
+	'', 'no call ended by an error that it should not');
 
 # The histories have been everywhere.
 cmp_ok($seen{$_} // 0, '>', 5, "among the answers was: $_") foreach IdemkitHistory::outcomes();

@@ -466,10 +466,11 @@ sub random_transaction
 			control('rollback_to', 'ROLLBACK TO SAVEPOINT s'),
 			control('release_savepoint', 'RELEASE SAVEPOINT s'));
 	}
+	my $name = "$place->[1]_$place->[0]";
 	return (
 		{ %{ control('begin', "BEGIN $isolation") }, isolation => $isolation },
 		@steps,
-		control('lose', "SELECT us(clock_timestamp());\nSELECT token('own.$place->[1]_$place->[0]') AS lost_$place->[1]_$place->[0] \\gset"),
+		control('lose', "SELECT us(clock_timestamp());\nSELECT token('own.$name') AS lost_$name \\gset"),
 		pick(control('commit', 'COMMIT'), control('commit', 'COMMIT'), control('rollback', 'ROLLBACK')));
 }
 

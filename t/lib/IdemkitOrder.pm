@@ -210,7 +210,12 @@ sub explain
 		%configurations = settle($item, $before, \@open);
 		if (!%configurations)
 		{
-			$$wrong = { item => $item, open => [ grep { $_ && $_ != $item } @open ], done => \@done, records => [ map { $_->[1] } values %$before ] };
+			$$wrong = {
+				item    => $item,
+				open    => [ grep { $_ && $_ != $item } @open ],
+				done    => \@done,
+				records => [ map { $_->[1] } values %$before ]
+			};
 			return;
 		}
 		$open[ $item->{slot} ] = undef;

@@ -29,7 +29,7 @@ sub facts
 		my @calls = surviving($item);
 
 		# What a call sees in a transaction may be its own doing.
-		push @{ $facts{seen} }, map { seen($_) } grep { ref } @{ $item->{steps} } if $item->{looks} && !$item->{lost} && @calls == @{ $item->{steps} };
+		push @{ $facts{seen} }, map { seen($_) } @calls if $item->{looks} && !$item->{lost};
 		foreach my $call ($item->{lost} ? () : @calls)
 		{
 			my %fact = (call => $call, from => $call->{from}, to => $call->{to}, ends => $item->{to});
@@ -89,7 +89,12 @@ sub seen
 	my %seen = (call => $call, from => $call->{from}, to => $call->{to}, token => '', state => '');
 
 	return \%seen if $answer[0] eq NULL;
-	return { %seen, token => $answer[ $at{claim_token} ], state => $answer[ $at{state} ], result => join '|', @answer[ @at{@result} ] };
+	return {
+		%seen,
+		token  => $answer[ $at{claim_token} ],
+		state  => $answer[ $at{state} ],
+		result => join '|', @answer[ @at{@result} ]
+	};
 }
 
 # The first of some facts, sorted by "from", that began after a moment: its number.
@@ -206,11 +211,11 @@ sub other_results
 	{
 		my $first = $first{ $seen->{token} } //= $seen;
 		my ($end) = grep { $_->{call}{verb} eq 'complete' } @{ $facts->{ended}{ $seen->{token} } // [] };
+		my $completed = $end && join '|', @{ $end->{call} }{qw(response_status response_headers response_body)};
 
 		push @broken, [ 'another result', $first, $seen ] if $first->{result} ne $seen->{result};
 		push @broken, [ 'a result of nobody', $seen ]     if !$end && $facts->{win}{ $seen->{token} };
-		push @broken, [ 'not what was completed', $end, $seen ]
-		  if $end && $seen->{result} !~ /\|\Q$end->{call}{response_status}|$end->{call}{response_headers}|$end->{call}{response_body}\E$/;
+		push @broken, [ 'not what was completed', $end, $seen ] if $end && $seen->{result} !~ /\|\Q$completed\E$/;
 		$counts->{replays}++;
 	}
 	return @broken;
