@@ -450,7 +450,7 @@ IDEMKIT_API IdemkitStatus idemkit_waiter_options_set_notice(IdemkitWaiterOptions
  * to network and server, provided the loop calls idemkit_waiter_process() when
  * asked to.
  *
- * The loop, in short (client/examples/ has it for poll(2) and for libev):
+ * The loop, in short (examples/c/ has it for poll(2) and for libev):
  *
  *	   for (;;)
  *	   {

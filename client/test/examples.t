@@ -2,10 +2,14 @@
 use strict;
 use warnings;
 
+use FindBin;
+use lib "$FindBin::RealBin/../../t/lib";
+
 use IPC::Run;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+use Drivers;
 use Programs;
 
 my $node = start_cluster('examples');
@@ -18,6 +22,12 @@ sub run_example
 	IPC::Run::run([ under(), @command ], '<', \undef, '>', \$out, '2>', \$err,
 		IPC::Run::timeout(60));
 	return ($? >> 8, $out, $err);
+}
+
+# tour
+{
+	my ($status, $out, $err) = run_example('tour');
+	is("status $status\n$err$out", "status 0\n" . Drivers::tour_output(), 'tour: what it prints');
 }
 
 # charge
@@ -77,7 +87,7 @@ for my $example ('wait_poll', 'wait_libev')
 	my $flags = `pkg-config --cflags --libs libidemkit`;
 	is($?, 0, 'pkg-config finds the library');
 	chomp $flags;
-	is(system("cc $ENV{IDEMKIT_CFLAGS} -o $program examples/charge.c $flags"), 0,
+	is(system("cc $ENV{IDEMKIT_CFLAGS} -o $program ../examples/c/charge.c $flags"), 0,
 		'a program is built with it');
 	local $ENV{LD_LIBRARY_PATH} = "$root/usr/lib";
 	is(`$program 42 9.90`, qq({"order": "42", "charged": "9.90"}\n), 'and runs with it');
