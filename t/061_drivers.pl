@@ -14,11 +14,13 @@ use Test::More;
 my $node = IdemkitNode->launch('main');
 
 Drivers::lead_to($node->host, $node->port);
-Drivers::check($_, '') foreach Drivers::with_checks();
-Drivers::check('psycopg_checks.py', 'prepared at once, binary results', PREPARE => 0, BINARY => 1);
-Drivers::check('psycopg_checks.py', 'never prepared',                   PREPARE => 'none');
-Drivers::check('asyncpg_checks.py', 'without its cache',                PREPARE => 'none');
-Drivers::check('pg_checks.js',      'all prepared',                     PREPARE => 'all');
+Drivers::check_psycopg('');
+Drivers::check_psycopg('prepared at once, binary results', PREPARE => 0, BINARY => 1);
+Drivers::check_psycopg('never prepared', PREPARE => 'none');
+Drivers::check_asyncpg('');
+Drivers::check_asyncpg('without its cache', PREPARE => 'none');
+Drivers::check_pg('');
+Drivers::check_pg('all prepared', PREPARE => 'all');
 
 $node->log_is_clean;
 done_testing();

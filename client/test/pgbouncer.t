@@ -3,65 +3,26 @@
 use strict;
 use warnings;
 
-use POSIX ();
+use FindBin;
+use lib "$FindBin::RealBin/../../t/lib";
+
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use PgBouncer;
 use Programs;
 use Waits;
 
-my $pgbouncer = (grep { -x } map { "$_/pgbouncer" } (split(/:/, $ENV{PATH}), '/usr/sbin'))[0];
-plan skip_all => 'unavailable: there is no pgbouncer' unless defined $pgbouncer;
+plan skip_all => 'unavailable: there is no pgbouncer' unless defined PgBouncer::program();
 
 my $node = start_cluster('pgbouncer');
 my $slow = slowness();
 my $soon = 1.5 + $slow;
 my $patience = 20 * $slow;
-my $directory = PostgreSQL::Test::Utils::tempdir_short();
-my $host = $node->host;
-my $port = $node->port;
-my $user = getpwuid($<);
-
-sub write_file
-{
-	my ($name, $text) = @_;
-	open(my $file, '>', "$directory/$name") or die "$name: $!";
-	print $file $text;
-	close $file;
-	return;
-}
-
-write_file('users.txt', qq("$user" ""\n));
-write_file('pgbouncer.ini', <<"END");
-[databases]
-transaction = host=$host port=$port dbname=postgres pool_mode=transaction pool_size=2
-session = host=$host port=$port dbname=postgres pool_mode=session
-[pgbouncer]
-listen_addr =
-listen_port = 6432
-unix_socket_dir = $directory
-auth_type = any
-auth_file = $directory/users.txt
-logfile = $directory/pgbouncer.log
-pidfile = $directory/pgbouncer.pid
-END
-
-# auth_type any takes the user from the database's line
-my $ini = PostgreSQL::Test::Utils::slurp_file("$directory/pgbouncer.ini");
-$ini =~ s/(dbname=postgres)/$1 user=$user/g;
-write_file('pgbouncer.ini', $ini);
-
-my $pid = fork() // die "fork: $!";
-if ($pid == 0)
-{
-	open(STDOUT, '>', "$directory/out");
-	open(STDERR, '>&', \*STDOUT);
-	exec($pgbouncer, '-q', "$directory/pgbouncer.ini") or POSIX::_exit(1);
-}
-END { kill 'INT', $pid if $pid; }
-my $end = time() + $patience;
-sleep 0.02 until -S "$directory/.s.PGSQL.6432" || time() > $end;
+my $bouncer = PgBouncer->start($node,
+	{ transaction => 'pool_mode=transaction pool_size=2', session => 'pool_mode=session' });
+my $pooled = 'host=' . $bouncer->host . ' port=' . $bouncer->port;
 
 sub claim
 {
@@ -80,7 +41,7 @@ sub complete
 
 # Transaction mode.
 {
-	my $waits = Waits->new("host=$directory port=6432 dbname=transaction");
+	my $waits = Waits->new("$pooled dbname=transaction");
 	my @tokens = map { claim("t$_") } 1 .. 5;
 	$waits->wait("t$_", "t$_", 60) for 1 .. 5;
 	ok($waits->until(qr/notice POLLING [^\n]*pooler[^\n]*/, $patience),
@@ -119,7 +80,7 @@ sub complete
 # Session mode, told: notifications are as quick as without a pooler.
 for my $listen ('auto', 'always')
 {
-	my $waits = Waits->new('-l', $listen, "host=$directory port=6432 dbname=session");
+	my $waits = Waits->new('-l', $listen, "$pooled dbname=session");
 	my $token = claim("session $listen" =~ s/ /-/r);
 	$waits->wait('session', "session-$listen", 60);
 	sleep 2;
@@ -131,8 +92,6 @@ for my $listen ('auto', 'always')
 	$waits->quit_ok("session mode, $listen");
 }
 
-kill 'INT', $pid;
-waitpid $pid, 0;
-$pid = 0;
+$bouncer->stop;
 $node->stop;
 done_testing();

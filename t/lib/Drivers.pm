@@ -107,35 +107,43 @@ sub prints
 	return is("status $status\n$err$out", "status 0\n$expected", $name);
 }
 
-# The programs in t/drivers/ that check a driver, and what each of them checks.
-my %checks = (
-	'psycopg_checks.py' => ['psycopg'],
-	'asyncpg_checks.py' => ['asyncpg'],
-	'pg_checks.js'      => []);
-my @names = qw(types composite bodies unknown prepared arrays errors transaction sweep);
+# What each of the programs in t/drivers/ that check a driver checks.
+my @driver_checks = qw(types composite bodies unknown prepared arrays errors transaction sweep);
 
-sub with_checks
-{
-	return sort keys %checks;
-}
-
-# Runs the checks of a program, under the variables of the environment; a test each.
+# Runs checks of a program in t/drivers/, under the variables of the environment; a test
+# for each check.
 sub check
 {
-	my ($program, $how, %environment) = @_;
-	my @command = command("$top/t/drivers/$program", @{ $checks{$program} });
+	my ($program, $modules, $checks, $how, %environment) = @_;
+	my @command = command("$top/t/drivers/$program", @$modules);
+	my $name = $program . ($how && ", $how");
 	local @ENV{ keys %environment } = values %environment;
 
   SKIP:
 	{
-		skip("unavailable: the driver of $program", @names + 1) if !@command;
-		my ($status, $out, $err) = run(@command, @names);
+		skip("unavailable: the driver of $program", @$checks + 1) if !@command;
+		my ($status, $out, $err) = run(@command, @$checks);
 		my %passed = map { $_ => 1 } split(/\n/, $out);
 
-		ok($passed{$_}, "$program: $_" . ($how && ", $how")) foreach @names;
-		is("status $status\n$err", "status 0\n", "$program ends well" . ($how && ", $how"));
+		ok($passed{$_}, "$name: $_") foreach @$checks;
+		is("status $status\n$err", "status 0\n", "$name: ends well");
 	}
 	return;
+}
+
+sub check_psycopg
+{
+	return check('psycopg_checks.py', ['psycopg'], \@driver_checks, @_);
+}
+
+sub check_asyncpg
+{
+	return check('asyncpg_checks.py', ['asyncpg'], \@driver_checks, @_);
+}
+
+sub check_pg
+{
+	return check('pg_checks.js', [], \@driver_checks, @_);
 }
 
 1;
