@@ -1,7 +1,7 @@
 """Checks of idemkit through asyncpg, by name: asyncpg_checks.py NAME...
 
-Prints the names of those that passed. Run by t/061_drivers.pl, and through a pooler by
-t/063_pooler.pl. PREPARE=none: nothing is prepared on the server under a name.
+Prints the names of those that passed. Run by t/066_drivers.pl, and through a pooler by
+t/068_pooler.pl. PREPARE=none: nothing is prepared on the server under a name.
 """
 import asyncio
 import datetime

@@ -1,6 +1,6 @@
 """Checks of examples/http/server.py by real, concurrent requests: http_checks.py NAME...
 
-Prints the names of those that passed. Run by t/062_http.pl. The server runs in this
+Prints the names of those that passed. Run by t/067_http.pl. The server runs in this
 process, on a free port; charge_card() is replaced by one that the checks can count,
 hold up and let fail.
 """

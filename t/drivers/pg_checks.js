@@ -1,7 +1,7 @@
 // Checks of idemkit through pg (node-postgres), by name: pg_checks.js NAME...
 //
-// Prints the names of those that passed. Run by t/061_drivers.pl, and through a pooler by
-// t/063_pooler.pl. With PREPARE=all every query is prepared on the server under a name.
+// Prints the names of those that passed. Run by t/066_drivers.pl, and through a pooler by
+// t/068_pooler.pl. With PREPARE=all every query is prepared on the server under a name.
 'use strict';
 const assert = require('assert').strict;
 const { createHash, randomUUID } = require('crypto');

@@ -1,6 +1,6 @@
 """Checks of idemkit by many clients through a pooler, by name: pooler_checks.py NAME...
 
-Prints the names of those that passed. Run by t/063_pooler.pl, with a pool of fewer
+Prints the names of those that passed. Run by t/068_pooler.pl, with a pool of fewer
 server connections than there are clients here. PREPARE as in psycopg_checks.py.
 """
 import random

@@ -1,7 +1,7 @@
 """Checks of idemkit through psycopg 3, by name: psycopg_checks.py NAME...
 
-Prints the names of those that passed. Run by t/061_drivers.pl, and through a pooler by
-t/063_pooler.pl. The environment variable PREPARE says after how many executions psycopg
+Prints the names of those that passed. Run by t/066_drivers.pl, and through a pooler by
+t/068_pooler.pl. The environment variable PREPARE says after how many executions psycopg
 prepares a statement on the server; none: never. BINARY=1 asks for binary results.
 """
 import datetime

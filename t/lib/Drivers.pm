@@ -5,20 +5,19 @@ package Drivers;
 use strict;
 use warnings;
 
-use Cwd qw(abs_path);
-use File::Basename qw(dirname);
 use IPC::Run;
 
+use Documents;
 use PostgreSQL::Test::Utils ();
 use Test::More;
 
-my $top = abs_path(dirname(__FILE__) . '/../..');
+my $top = $Documents::top;
 
 # What the examples' tour prints, as its document has it.
 sub tour_output
 {
-	my $document = PostgreSQL::Test::Utils::slurp_file("$top/examples/README.md");
-	my ($output) = $document =~ /^Each prints\n\n```text\n(.*?)^```$/ms or die 'examples/README.md says nothing';
+	my ($output) = Documents::text('examples/README.md')
+	  =~ /^Each prints\n\n```text\n(.*?)^```$/ms or die 'examples/README.md says nothing';
 
 	return $output;
 }
@@ -54,25 +53,23 @@ sub python
 		grep { -x } map { "$_/python3" } '/usr/bin', split(/:/, $ENV{PATH}))[0];
 }
 
-# Node.js with the module pg, as a command; empty where there is none. Debian's package
-# is in a directory that other builds of Node.js do not know. In the sandbox of
+# Node.js with the module pg, which it then finds by NODE_PATH; or undef. Debian's
+# package is in a directory that other builds of Node.js do not know. In the sandbox of
 # script/test, where nobody's files are touched, the module is installed as the
 # examples' document says.
-my @node;
+my $node_with_pg;
 
 sub node
 {
 	my $directory = "$top/examples/node";
 	my ($node) = grep { -x } map { "$_/node" } split(/:/, $ENV{PATH});
-	my $path = join(':', "$directory/node_modules", '/usr/share/nodejs', '/usr/lib/nodejs', $ENV{NODE_PATH} // ());
-	my @command = ('env', "NODE_PATH=$path", $node // 'node');
-	my @has_pg = (@command, '-e', 'require("pg")');
 
-	return @node if @node || !defined $node;
+	return $node_with_pg if defined $node_with_pg || !defined $node;
+	$ENV{NODE_PATH} = join(':', "$directory/node_modules", '/usr/share/nodejs', '/usr/lib/nodejs', $ENV{NODE_PATH} // ());
 	succeeds('sh', '-c', "cd '$directory' && npm ci --ignore-scripts --fetch-retries=1")
-	  if !succeeds(@has_pg) && $ENV{SANDBOX};
-	@node = @command if succeeds(@has_pg);
-	return @node;
+	  if !succeeds($node, '-e', 'require("pg")') && $ENV{SANDBOX};
+	$node_with_pg = $node if succeeds($node, '-e', 'require("pg")');
+	return $node_with_pg;
 }
 
 # The command that runs a program, by the ending of its name; empty where its driver
@@ -85,24 +82,13 @@ sub command
 	return defined $interpreter[0] ? (@interpreter, $file) : ();
 }
 
-# Runs a command; returns its status, standard output and standard error.
-sub run
-{
-	my (@command) = @_;
-	my ($out, $err) = ('', '');
-
-	IPC::Run::run(\@command, '<', \undef, '>', \$out, '2>', \$err,
-		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-	return ($? & 127 ? 'signal ' . ($? & 127) : $? >> 8, $out, $err);
-}
-
 # A test: a command ends with status 0, without a word on standard error, and prints
 # the given text.
 sub prints
 {
 	my ($name, $expected, @command) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my ($status, $out, $err) = run(@command);
+	my ($status, $out, $err) = Documents::run_command($top, @command);
 
 	return is("status $status\n$err$out", "status 0\n$expected", $name);
 }
@@ -122,7 +108,7 @@ sub check
   SKIP:
 	{
 		skip("unavailable: the driver of $program", @$checks + 1) if !@command;
-		my ($status, $out, $err) = run(@command, @$checks);
+		my ($status, $out, $err) = Documents::run_command($top, @command, @$checks);
 		my %passed = map { $_ => 1 } split(/\n/, $out);
 
 		ok($passed{$_}, "$name: $_") foreach @$checks;

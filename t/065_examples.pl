@@ -7,6 +7,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use Documents;
 use Drivers;
 use IdemkitNode;
 use Test::More;
@@ -36,7 +37,7 @@ foreach my $tour (@tours)
 			CREATE FUNCTION broken.idemkit_complete(text, text, integer DEFAULT NULL, jsonb DEFAULT NULL,
 			response_body bytea DEFAULT NULL, expires_after_seconds float8 DEFAULT 1, records regclass DEFAULT NULL)
 			RETURNS boolean LANGUAGE sql AS 'SELECT true'; COMMIT});
-		my ($status, undef, $err) = Drivers::run(@command);
+		my ($status, undef, $err) = Documents::run_command($Documents::top, @command);
 		like("$status $err", qr/^[13] .*broken promise: a claim is completed once/s,
 			"$file notices a promise that is not kept");
 		$node->value('ALTER DATABASE postgres RESET search_path; DROP SCHEMA broken CASCADE');
