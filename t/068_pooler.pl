@@ -20,7 +20,7 @@ my $node    = IdemkitNode->launch('main');
 my $bouncer = PgBouncer->start($node,
 	{ postgres => 'pool_mode=transaction pool_size=3', session => 'pool_mode=session pool_size=40' },
 	$carries ? 'max_prepared_statements = 100' : ());
-my @many    = qw(race transactions batches sweep settings);
+my @many    = qw(race wait transactions batches sweep settings);
 my $pooled  = '-h ' . $bouncer->host . ' -p ' . $bouncer->port;
 
 note 'pgbouncer ' . PgBouncer::version() . ($carries ? '' : ': it carries no prepared statements');

@@ -30,6 +30,7 @@ use lib "$FindBin::RealBin/lib";
 use File::Path qw(make_path);
 
 use Documents;
+use Drivers;
 use IdemkitNode;
 use Test::More;
 
@@ -63,6 +64,8 @@ Documents::install_client($client);
 $ENV{PGHOST} = $node->host;
 $ENV{PGPORT} = $node->port;
 delete $ENV{PGUSER};
+$ENV{USER} = getpwuid($<);    # as it is where somebody has logged in
+Drivers::node();
 
 # Whether what a block needs is there.
 sub is_there

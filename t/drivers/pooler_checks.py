@@ -51,6 +51,21 @@ def race(conn):
     assert sum(together(work)) == TURNS
 
 
+def wait(conn):
+    """idemkit_wait, with one server connection left for the owner."""
+    key = RUN + " wait"
+    token = one(conn, "SELECT * FROM idemkit_claim(%s)", key).our_claim_token
+
+    def waiter(number):
+        with connect() as waiting:
+            return one(waiting, "SELECT * FROM idemkit_wait(%s, %s)", key, PATIENCE)
+
+    with ThreadPoolExecutor(2) as pool:
+        waits = [pool.submit(waiter, number) for number in range(2)]
+        assert one(conn, "SELECT idemkit_complete(%s, %s, 200)", key, token)[0]
+        assert [wait.result().outcome for wait in waits] == ["completed"] * 2
+
+
 def transactions(conn):
     """Claim, work and completion in transactions, of which some are rolled back."""
     rows_before = one(conn, "SELECT count(*) FROM pooler_work").count
