@@ -44,11 +44,12 @@ check_all('transaction mode, prepared', 'postgres', 1) if $carries;
 check_all('session mode, prepared', 'session', 1) if !$carries;
 
 # The same from psql's relatives: by the simple, the extended and, where that is carried,
-# the prepared protocol.
+# the prepared protocol. (A thread each: pgbench waits for the preparation of one client
+# without a look at the others, whose open transactions have the connections.)
 foreach my $protocol ('simple', 'extended', $carries ? 'prepared' : ())
 {
 	$node->value('TRUNCATE idemkit_records, pooler_work');
-	$node->bench("pgbench, $protocol protocol", "$pooled -M $protocol -c 12 -j 2 -t 60", q{
+	$node->bench("pgbench, $protocol protocol", "$pooled -M $protocol -c 12 -j 12 -t 60", q{
 \set key random(1, 200)
 BEGIN;
 WITH c AS MATERIALIZED (SELECT * FROM idemkit_claim('key ' || :key) WHERE our_claim_token IS NOT NULL),
