@@ -28,6 +28,7 @@ from psycopg.types.json import Jsonb
 
 LEASE = 10  # seconds until another may take over; renewed while the work goes on
 KEPT = 24 * 3600  # seconds that an answer is replayed
+SOON = {"Retry-After": "1"}
 DOCUMENTATION = "https://developer.example.com/idempotency"
 
 
@@ -82,7 +83,8 @@ def answer_once(client, key, payload, payment):
     with connect() as conn:
         # Each client has keys of its own. What the key stands for is the payload.
         claim = one(conn, """SELECT * FROM idemkit_claim(
-                             idemkit_effective_key(%s, 'POST /payments', %s), %s, lease_ttl_seconds => %s)""",
+                                 idemkit_effective_key(%s, 'POST /payments', %s),
+                                 fingerprint => %s, lease_ttl_seconds => %s)""",
                     client, key, hashlib.sha256(payload).hexdigest(), LEASE)
         if claim.our_claim_token is not None:
             return work(conn, claim, payment)
@@ -90,7 +92,7 @@ def answer_once(client, key, payload, payment):
             return problem(422, "Idempotency-Key was used with another payload")
         if claim.result == "already_completed":
             return claim.response_status, claim.response_headers, claim.response_body
-        return problem(409, "A request with this Idempotency-Key is being worked on", {"Retry-After": "1"})
+        return problem(409, "A request with this Idempotency-Key is being worked on", SOON)
 
 
 def work(conn, claim, payment):
@@ -101,16 +103,18 @@ def work(conn, claim, payment):
         with conn.transaction():
             # From here on nobody can take over: the row and the answer are ours, or neither.
             conn.execute("SELECT idemkit_guard(%s, %s)", held)
-            row = one(conn, "INSERT INTO payment (order_no, cents, receipt) VALUES (%s, %s, %s) RETURNING id",
+            row = one(conn, """INSERT INTO payment (order_no, cents, receipt)
+                               VALUES (%s, %s, %s) RETURNING id""",
                       payment["order"], payment["cents"], receipt)
             headers = {"Content-Type": "application/json", "Location": f"/payments/{row.id}"}
-            return complete(conn, held, (201, headers, json.dumps({"payment": row.id, **payment}).encode()))
+            body = json.dumps({"payment": row.id, **payment}).encode()
+            return complete(conn, held, (201, headers, body))
     except Declined as reason:
         return complete(conn, held, problem(402, str(reason)))
     except psycopg.Error as error:
         if error.sqlstate != "IK001":
             raise  # the database fails: when it is back the lease will be over
-        return problem(409, "This took too long, another has taken over", {"Retry-After": "1"})
+        return problem(409, "This took too long, another has taken over", SOON)
     except Exception:
         # The next request may try at once, and need not wait for the end of the lease.
         one(conn, "SELECT idemkit_release(%s, %s)", *held)
@@ -119,7 +123,8 @@ def work(conn, claim, payment):
 
 def complete(conn, held, answer):
     status, headers, body = answer
-    one(conn, "SELECT idemkit_complete(%s, %s, %s, %s, %s, %s)", *held, status, Jsonb(headers), body, KEPT)
+    one(conn, "SELECT idemkit_complete(%s, %s, %s, %s, %s, %s)",
+        *held, status, Jsonb(headers), body, KEPT)
     return answer
 
 
@@ -161,7 +166,7 @@ class Payments(BaseHTTPRequestHandler):
             return answer_once(self.headers.get("Authorization", ""), key, payload, payment)
         except Exception as error:
             self.log_error("%s", error)
-            return problem(503, "Something went wrong; send the request again", {"Retry-After": "1"})
+            return problem(503, "Something went wrong; send the request again", SOON)
 
 
 class Server(ThreadingHTTPServer):
@@ -170,8 +175,9 @@ class Server(ThreadingHTTPServer):
 
 def create_server(port):
     with connect() as conn:
-        conn.execute("""CREATE TABLE IF NOT EXISTS payment (id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-                                                            order_no bigint, cents bigint, receipt text)""")
+        conn.execute("""CREATE TABLE IF NOT EXISTS payment (
+                            id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+                            order_no bigint, cents bigint, receipt text)""")
     return Server(("localhost", port), Payments)
 
 

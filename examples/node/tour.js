@@ -23,7 +23,8 @@ function check(holds, promise) {
 }
 
 async function claimAndComplete(client, key) {
-  const claim = await one(client, 'SELECT * FROM idemkit_claim($1, $2, lease_ttl_seconds => $3)', key, '49.90', 60);
+  const claim = await one(client, 'SELECT * FROM idemkit_claim($1, $2, lease_ttl_seconds => $3)',
+    key, '49.90', 60);
   check(claim.result === 'new_claimed', 'a new key is won');
   console.log('claim:       won, so the card is charged');
 
@@ -37,7 +38,8 @@ async function claimAndComplete(client, key) {
 
 async function replay(client, key) {
   const again = await one(client, 'SELECT * FROM idemkit_claim($1, $2)', key, '49.90');
-  check(again.result === 'already_completed' && again.our_claim_token === null, 'a duplicate does no work');
+  check(again.result === 'already_completed' && again.our_claim_token === null,
+    'a duplicate does no work');
   check(same(again.response_headers, { 'content-type': 'text/plain' }), 'headers are replayed');
   check(again.completed_at >= again.claimed_at, 'times are times');
   console.log(`replay:      ${again.response_status} ${again.response_body}`);
@@ -60,11 +62,11 @@ async function wait(client, key, timeout) {
     for (;;) {
       woken = new Promise((resolve) => { wake = resolve; });
       const record = await one(client, 'SELECT * FROM idemkit_subscribe($1)', [key]);
-      const left = deadline - performance.now() / 1000;
-      if (!record || record.state === 'COMPLETED' || Math.min(left, record.remaining_seconds) <= 0) return record;
+      if (!record || record.state === 'COMPLETED') return record;
+      const left = Math.min(deadline - performance.now() / 1000, record.remaining_seconds);
+      if (left <= 0) return record;
       // A notification makes it quick, looking again every second makes it certain.
-      const pause = Math.min(left, record.remaining_seconds, 1) * 1000;
-      await Promise.race([woken, sleep(pause, undefined, { ref: false })]);
+      await Promise.race([woken, sleep(Math.min(left, 1) * 1000, undefined, { ref: false })]);
     }
   } finally {
     client.off('notification', notified);
@@ -81,11 +83,13 @@ async function waitForAnother(client, key) {
 
   const work = async () => {
     await sleep(200);
-    await one(owner, 'SELECT idemkit_complete($1, $2, $3, response_body => $4)', key, token, 204, Buffer.alloc(0));
+    await one(owner, 'SELECT idemkit_complete($1, $2, $3, response_body => $4)',
+      key, token, 204, Buffer.alloc(0));
     await owner.end();
   };
   const [record] = await Promise.all([wait(client, key, 10), work()]);
-  check(record.response_status === 204 && record.response_body.length === 0, 'an empty body is not NULL');
+  check(record.response_status === 204 && record.response_body.length === 0,
+    'an empty body is not NULL');
   console.log('wait:        woken, 204 with an empty body');
 }
 
@@ -99,6 +103,8 @@ async function pay(client, key, cents, fail = false) {
       await client.query('SELECT idemkit_complete($1, $2, response_body => $3)',
         [key, claim.our_claim_token, Buffer.from('charged')]);
       if (fail) throw new Error('no');
+    } else {
+      check(claim.result === 'already_completed', 'a duplicate waits for the transaction');
     }
     await client.query('COMMIT');
     return claim.our_claim_token !== null ? 'charged' : claim.response_body.toString();
@@ -111,9 +117,11 @@ async function pay(client, key, cents, fail = false) {
 async function transactional(client, key) {
   await client.query('CREATE TABLE IF NOT EXISTS tour_charge (key text, cents integer)');
   await pay(client, key, 4990, true).catch((error) => check(error.message === 'no', error));
-  check(await one(client, 'SELECT * FROM idemkit_get($1)', key) === undefined, 'a claim is rolled back with its work');
+  check(await one(client, 'SELECT * FROM idemkit_get($1)', key) === undefined,
+    'a claim is rolled back with its work');
   console.log('transaction: rolled back, and the claim with it');
-  check(same([await pay(client, key, 4990), await pay(client, key, 4990)], ['charged', 'charged']), 'both get the answer');
+  const answers = [await pay(client, key, 4990), await pay(client, key, 4990)];
+  check(same(answers, ['charged', 'charged']), 'both get the answer');
   const { count } = await one(client, 'SELECT count(*)::integer FROM tour_charge WHERE key = $1', key);
   check(count === 1, 'one charge');
   console.log('transaction: committed, one row for two requests');
@@ -130,7 +138,9 @@ async function batch(client, keys) {
       [200, 404], [{ n: 1 }, null], bodies])).rows;
   check(done.every((row) => row.stored), 'both are completed');
   const stored = [];
-  for (const claim of ours) stored.push(await one(client, 'SELECT * FROM idemkit_get($1)', claim.effective_key));
+  for (const claim of ours) {
+    stored.push(await one(client, 'SELECT * FROM idemkit_get($1)', claim.effective_key));
+  }
   check(same(stored.map((record) => record.response_body), bodies), 'bodies come back as they were');
   check(same(stored.map((record) => record.response_headers), [{ n: 1 }, null]), 'headers too');
   console.log('batch:       two of three were new, all three have results');

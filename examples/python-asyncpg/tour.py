@@ -24,7 +24,8 @@ def check(holds, promise):
 
 
 async def claim_and_complete(conn, key):
-    claim = await conn.fetchrow("SELECT * FROM idemkit_claim($1, $2, lease_ttl_seconds => $3)", key, "49.90", 60)
+    claim = await conn.fetchrow("SELECT * FROM idemkit_claim($1, $2, lease_ttl_seconds => $3)",
+                                key, "49.90", 60)
     check(claim["result"] == "new_claimed", "a new key is won")
     print("claim:       won, so the card is charged")
 
@@ -38,7 +39,8 @@ async def claim_and_complete(conn, key):
 
 async def replay(conn, key):
     again = await conn.fetchrow("SELECT * FROM idemkit_claim($1, $2)", key, "49.90")
-    check(again["result"] == "already_completed" and again["our_claim_token"] is None, "a duplicate does no work")
+    check(again["result"] == "already_completed" and again["our_claim_token"] is None,
+          "a duplicate does no work")
     check(again["response_headers"] == {"content-type": "text/plain"}, "headers are replayed")
     check(again["completed_at"] >= again["claimed_at"], "times are times")
     print(f"replay:      {again['response_status']} {again['response_body'].decode()}")
@@ -64,12 +66,14 @@ async def wait(conn, key, timeout):
         while True:
             woken.clear()
             record = await conn.fetchrow("SELECT * FROM idemkit_subscribe($1)", [key])
-            left = deadline - clock()
-            if record is None or record["state"] == "COMPLETED" or min(left, record["remaining_seconds"]) <= 0:
+            if record is None or record["state"] == "COMPLETED":
+                return record
+            left = min(deadline - clock(), record["remaining_seconds"])
+            if left <= 0:
                 return record
             # A notification makes it quick, looking again every second makes it certain.
             try:
-                await asyncio.wait_for(woken.wait(), min(left, record["remaining_seconds"], 1))
+                await asyncio.wait_for(woken.wait(), min(left, 1))
             except asyncio.TimeoutError:
                 pass
     finally:
@@ -80,16 +84,19 @@ async def wait_for_another(conn, key):
     owner = await connect()
     token = (await owner.fetchrow("SELECT * FROM idemkit_claim($1)", key))["our_claim_token"]
     claim = await conn.fetchrow("SELECT * FROM idemkit_claim($1)", key)
-    check(claim["result"] == "already_claimed" and claim["remaining_seconds"] > 0, "one owner at a time")
+    check(claim["result"] == "already_claimed" and claim["remaining_seconds"] > 0,
+          "one owner at a time")
     print("wait:        another is at work")
 
     async def work():
         await asyncio.sleep(0.2)
-        await owner.execute("SELECT idemkit_complete($1, $2, $3, response_body => $4)", key, token, 204, b"")
+        await owner.execute("SELECT idemkit_complete($1, $2, $3, response_body => $4)",
+                            key, token, 204, b"")
 
     record, _ = await asyncio.gather(wait(conn, key, 10), work())
     await owner.close()
-    check(record["response_status"] == 204 and record["response_body"] == b"", "an empty body is not NULL")
+    check(record["response_status"] == 204 and record["response_body"] == b"",
+          "an empty body is not NULL")
     print("wait:        woken, 204 with an empty body")
 
 
@@ -102,6 +109,7 @@ async def pay(conn, key, cents, fail=False):
     async with conn.transaction():
         claim = await conn.fetchrow("SELECT * FROM idemkit_claim($1, $2)", key, str(cents))
         if claim["our_claim_token"] is None:
+            check(claim["result"] == "already_completed", "a duplicate waits for the transaction")
             return claim["response_body"].decode()
         await conn.execute("INSERT INTO tour_charge VALUES ($1, $2)", key, cents)
         await conn.execute("SELECT idemkit_complete($1, $2, response_body => $3)",
@@ -117,10 +125,13 @@ async def transactional(conn, key):
         await pay(conn, key, 4990, fail=True)
     except RolledBack:
         pass
-    check(await conn.fetchrow("SELECT * FROM idemkit_get($1)", key) is None, "a claim is rolled back with its work")
+    check(await conn.fetchrow("SELECT * FROM idemkit_get($1)", key) is None,
+          "a claim is rolled back with its work")
     print("transaction: rolled back, and the claim with it")
-    check([await pay(conn, key, 4990), await pay(conn, key, 4990)] == ["charged"] * 2, "both get the answer")
-    check(await conn.fetchval("SELECT count(*) FROM tour_charge WHERE key = $1", key) == 1, "one charge")
+    answers = [await pay(conn, key, 4990), await pay(conn, key, 4990)]
+    check(answers == ["charged", "charged"], "both get the answer")
+    charges = await conn.fetchval("SELECT count(*) FROM tour_charge WHERE key = $1", key)
+    check(charges == 1, "one charge")
     print("transaction: committed, one row for two requests")
 
 
@@ -132,10 +143,12 @@ async def batch(conn, keys):
     bodies = [bytes(range(256)), None]
     done = await conn.fetch(
         "SELECT * FROM idemkit_complete_many($1, $2, $3, $4, $5) AS stored",
-        [claim["effective_key"] for claim in ours], [claim["our_claim_token"] for claim in ours],
+        [claim["effective_key"] for claim in ours],
+        [claim["our_claim_token"] for claim in ours],
         [200, 404], [{"n": 1}, None], bodies)
     check(all(row["stored"] for row in done), "both are completed")
-    stored = [await conn.fetchrow("SELECT * FROM idemkit_get($1)", claim["effective_key"]) for claim in ours]
+    stored = [await conn.fetchrow("SELECT * FROM idemkit_get($1)", claim["effective_key"])
+              for claim in ours]
     check([record["response_body"] for record in stored] == bodies, "bodies come back as they were")
     check([record["response_headers"] for record in stored] == [{"n": 1}, None], "headers too")
     print("batch:       two of three were new, all three have results")

@@ -31,7 +31,8 @@ def check(holds, promise):
 
 
 def claim_and_complete(conn, key):
-    claim = one(conn, "SELECT * FROM idemkit_claim(%s, %s, lease_ttl_seconds => %s)", key, "49.90", 60)
+    claim = one(conn, "SELECT * FROM idemkit_claim(%s, %s, lease_ttl_seconds => %s)",
+                key, "49.90", 60)
     check(claim.result == "new_claimed", "a new key is won")
     print("claim:       won, so the card is charged")
 
@@ -45,7 +46,8 @@ def claim_and_complete(conn, key):
 
 def replay(conn, key):
     again = one(conn, "SELECT * FROM idemkit_claim(%s, %s)", key, "49.90")
-    check(again.result == "already_completed" and again.our_claim_token is None, "a duplicate does no work")
+    check(again.result == "already_completed" and again.our_claim_token is None,
+          "a duplicate does no work")
     check(again.response_headers == {"content-type": "text/plain"}, "headers are replayed")
     check(again.completed_at >= again.claimed_at, "times are times")
     print(f"replay:      {again.response_status} {again.response_body.decode()}")
@@ -65,12 +67,14 @@ def wait(conn, key, timeout):
     while True:
         woken.clear()
         record = one(conn, "SELECT * FROM idemkit_subscribe(%s)", [key])
-        left = deadline - time.monotonic()
-        if record is None or record.state == "COMPLETED" or min(left, record.remaining_seconds) <= 0:
+        if record is None or record.state == "COMPLETED":
+            break
+        left = min(deadline - time.monotonic(), record.remaining_seconds)
+        if left <= 0:
             break
         # A notification makes it quick, looking again every second makes it certain.
         if not woken:
-            select.select([conn], [], [], min(left, record.remaining_seconds, 1))
+            select.select([conn], [], [], min(left, 1))
     conn.execute("UNLISTEN idemkit_completions")
     conn.remove_notify_handler(woken.append)
     return record
@@ -80,14 +84,16 @@ def wait_for_another(conn, key):
     with connect() as owner:
         token = one(owner, "SELECT * FROM idemkit_claim(%s)", key).our_claim_token
         claim = one(conn, "SELECT * FROM idemkit_claim(%s)", key)
-        check(claim.result == "already_claimed" and claim.remaining_seconds > 0, "one owner at a time")
+        check(claim.result == "already_claimed" and claim.remaining_seconds > 0,
+              "one owner at a time")
         print("wait:        another is at work")
         complete = "SELECT idemkit_complete(%s, %s, %s, response_body => %s)"
         work = threading.Timer(0.2, one, [owner, complete, key, token, 204, b""])
         work.start()
         record = wait(conn, key, 10)
         work.join()
-    check(record.response_status == 204 and record.response_body == b"", "an empty body is not NULL")
+    check(record.response_status == 204 and record.response_body == b"",
+          "an empty body is not NULL")
     print("wait:        woken, 204 with an empty body")
 
 
@@ -96,9 +102,11 @@ def pay(conn, key, cents, fail=False):
     with conn.transaction():
         claim = one(conn, "SELECT * FROM idemkit_claim(%s, %s)", key, str(cents))
         if claim.our_claim_token is None:
+            check(claim.result == "already_completed", "a duplicate waits for the transaction")
             return claim.response_body.decode()
         conn.execute("INSERT INTO tour_charge VALUES (%s, %s)", [key, cents])
-        one(conn, "SELECT idemkit_complete(%s, %s, response_body => %s)", key, claim.our_claim_token, b"charged")
+        one(conn, "SELECT idemkit_complete(%s, %s, response_body => %s)",
+            key, claim.our_claim_token, b"charged")
         if fail:
             raise psycopg.Rollback
         return "charged"
@@ -107,7 +115,8 @@ def pay(conn, key, cents, fail=False):
 def transactional(conn, key):
     conn.execute("CREATE TABLE IF NOT EXISTS tour_charge (key text, cents integer)")
     pay(conn, key, 4990, fail=True)
-    check(one(conn, "SELECT * FROM idemkit_get(%s)", key) is None, "a claim is rolled back with its work")
+    check(one(conn, "SELECT * FROM idemkit_get(%s)", key) is None,
+          "a claim is rolled back with its work")
     print("transaction: rolled back, and the claim with it")
     check([pay(conn, key, 4990), pay(conn, key, 4990)] == ["charged"] * 2, "both get the answer")
     check(one(conn, "SELECT count(*) FROM tour_charge WHERE key = %s", key).count == 1, "one charge")

@@ -127,10 +127,11 @@ def settings(conn):
     def work(conn, number):
         for turn in range(TURNS):
             with conn.transaction():
-                conn.execute("SET LOCAL idemkit.max_response_bytes = '1kB'" if number % 2 else "SELECT 1")
+                one(conn, "SELECT idemkit_effective_key('x')")  # the library, and with it the setting, is there
+                if number % 2:
+                    conn.execute("SET LOCAL idemkit.max_response_bytes = '1kB'")
                 assert one(conn, "SHOW idemkit.max_response_bytes")[0] == ("1kB" if number % 2 else "0")
 
-    one(conn, "SELECT idemkit_effective_key('x')")
     together(work)
 
 
