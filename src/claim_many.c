@@ -262,7 +262,9 @@ settle_once(Batch *batch)
 
 /*
  * settle_once() in a subtransaction that is rolled back if it returns false
- * or raises an error.
+ * or raises an error.  Nothing may raise another one before the rollback, not
+ * even for want of memory: a subtransaction that is still open when the error
+ * reaches the session would be taken for the user's own savepoint.
  */
 static bool
 settle_in_subtransaction(Batch *batch)
@@ -276,25 +278,20 @@ settle_in_subtransaction(Batch *batch)
 	PG_TRY();
 	{
 		settled = settle_once(batch);
+		if (settled)
+			ReleaseCurrentSubTransaction();
+		else
+			RollbackAndReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
 	{
-		ErrorData *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
-		ReThrowError(error);
+		PG_RE_THROW();
 	}
 	PG_END_TRY();
 
-	if (settled)
-		ReleaseCurrentSubTransaction();
-	else
-		RollbackAndReleaseCurrentSubTransaction();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
 	return settled;
