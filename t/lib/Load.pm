@@ -218,7 +218,8 @@ sub start
 		push @{ $self->{errors} },  $errors;
 		push @{ $self->{runs} },
 		  IPC::Run::start(
-			[ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres') . ' application_name=load', '-f', $node->script(script($round, $turns)) ],
+			[ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-v', 'VERBOSITY=sqlstate',
+				'-d', $node->connstr('postgres') . ' application_name=load', '-f', $node->script(script($round, $turns)) ],
 			'<', '/dev/null', '>', $output, '2>', $errors);
 	}
 	return $self;
@@ -244,12 +245,12 @@ sub finish
 	return map { PostgreSQL::Test::Utils::slurp_file($_) } @{ $self->{outputs} };
 }
 
-# What psql says where its server has gone.
+# What psql says where its server goes or has gone.
 my $server_gone = join('|',
+	'(FATAL|WARNING):  57P0[1-3]',
 	'server closed the connection unexpectedly', 'terminated abnormally', 'before or while processing',
-	'terminating connection', 'The postmaster has commanded', 'In a moment you should be able',
 	'connection to server', 'no connection to the server', 'Is the server running',
-	'could not receive data', 'could not send data', 'the database system is');
+	'could not receive data', 'could not send data');
 
 # What the clients complained of, other than that.
 sub complaints
