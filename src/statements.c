@@ -425,6 +425,26 @@ execute_plan(SPIPlanPtr plan, const Datum *values, const char *nulls)
 }
 
 /*
+ * Error context callback: the server quotes the row that a constraint refuses,
+ * as the detail of its error.  A claim token or a response is nobody's to read
+ * in a log, so the detail is replaced.
+ */
+static void
+conceal_row(void *arg)
+{
+	switch (geterrcode())
+	{
+		case ERRCODE_NOT_NULL_VIOLATION:
+		case ERRCODE_CHECK_VIOLATION:
+		case ERRCODE_WITH_CHECK_OPTION_VIOLATION:
+			errdetail("The row is not shown, since it may hold a claim token or a response.");
+			break;
+		default:
+			break;
+	}
+}
+
+/*
  * Runs a statement with a new snapshot.  "nulls" is as for SPI_execute_plan(),
  * or NULL.  Raises what the statement raises.
  */
@@ -432,9 +452,10 @@ IdemkitResult
 idemkit_execute(IdemkitTable *table, IdemkitStatement statement, const Datum *values,
 				const char *nulls)
 {
-	MemoryContext caller = CurrentMemoryContext;
-	SPIPlanPtr	  plan;
-	IdemkitResult result;
+	MemoryContext		 caller = CurrentMemoryContext;
+	ErrorContextCallback conceal = {.previous = error_context_stack, .callback = conceal_row};
+	SPIPlanPtr			 plan;
+	IdemkitResult		 result;
 
 	/* A statement before this one may have run code that changed the table. */
 	if (!table->checked)
@@ -446,7 +467,9 @@ idemkit_execute(IdemkitTable *table, IdemkitStatement statement, const Datum *va
 		plan = prepare_statement(table, statement);
 	else if (needs_planning(plan))
 		make_pinned_plan(plan);
+	error_context_stack = &conceal;
 	execute_plan(plan, values, nulls);
+	error_context_stack = conceal.previous;
 	result = copy_result(caller);
 	SPI_finish();
 	return result;
