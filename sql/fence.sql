@@ -66,3 +66,16 @@ SELECT result, fence IS NULL AS no_fence FROM idemkit_claim('fast');
 -- One that is too late for a fence has none, rather than a low one.
 UPDATE idemkit_records SET claimed_at = '294276-01-01 00:00:00+00' WHERE effective_key = 'fast';
 SELECT fence IS NULL AS no_fence FROM idemkit_get('fast');
+
+-- Such a time cannot be passed: the next win is an ordinary one.
+CREATE FUNCTION pg_temp.win_after(earlier timestamptz) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE idemkit_records SET claimed_at = earlier, lease_until = '-infinity' WHERE effective_key = 'fast';
+    RETURN (SELECT concat_ws(', ', result, 'fence ' || CASE
+                WHEN fence > 0 AND claimed_at <= clock_timestamp() THEN 'by the clock'
+                WHEN fence > 0 AND claimed_at > earlier THEN 'after it' END)
+            FROM idemkit_claim('fast'));
+END $$;
+SELECT pg_temp.win_after('294276-12-31 23:59:59.999999+00') AS the_last_time,
+       pg_temp.win_after('294276-01-01 00:00:00+00') AS too_late, pg_temp.win_after('infinity') AS never,
+       pg_temp.win_after('200000-01-01 00:00:00+00') AS late;

@@ -131,7 +131,7 @@ idemkit_stamp_win(IdemkitClaim *claim, const IdemkitClaimTerms *terms, Timestamp
 	{
 		TimestampTz previous = DatumGetTimestampTz(record->values[IDEMKIT_CLAIMED_AT]);
 
-		if (claimed_at <= previous && !TIMESTAMP_NOT_FINITE(previous))
+		if (claimed_at <= previous && idemkit_has_fence(previous + 1))
 			claimed_at = previous + 1;
 	}
 	record->values[IDEMKIT_CLAIMED_AT] = TimestampTzGetDatum(claimed_at);

@@ -214,6 +214,7 @@ typedef struct IdemkitRecord
 
 extern bool	 idemkit_read_record(IdemkitTable *table, const text *key, IdemkitRecord *record);
 extern void	 idemkit_load_record(IdemkitRecord *record, const IdemkitResult *result, uint64 row);
+extern bool	 idemkit_has_fence(TimestampTz claimed_at);
 extern void	 idemkit_set_clock(IdemkitRecord *record, TimestampTz clock);
 extern Datum idemkit_form_result(FunctionCallInfo fcinfo, const Datum *values, const bool *nulls);
 

@@ -5,7 +5,6 @@
 #include "idemkit.h"
 
 #include "access/htup_details.h"
-#include "common/int.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/lsyscache.h"
@@ -46,6 +45,16 @@ idemkit_read_record(IdemkitTable *table, const text *key, IdemkitRecord *record)
 }
 
 /*
+ * Has a time a fence?  One that is infinite or too late, which only a hand can
+ * have written, has none.
+ */
+bool
+idemkit_has_fence(TimestampTz claimed_at)
+{
+	return !TIMESTAMP_NOT_FINITE(claimed_at) && claimed_at <= PG_INT64_MAX - UNIX_EPOCH_USECS;
+}
+
+/*
  * Fills the two columns that are computed: remaining_seconds by a reading of
  * the clock, and fence.
  */
@@ -54,16 +63,14 @@ idemkit_set_clock(IdemkitRecord *record, TimestampTz clock)
 {
 	TimestampTz claimed_at = DatumGetTimestampTz(record->values[IDEMKIT_CLAIMED_AT]);
 	TimestampTz lease_until = DatumGetTimestampTz(record->values[IDEMKIT_LEASE_UNTIL]);
-	int64		fence = 0;
 
 	record->values[IDEMKIT_REMAINING_SECONDS] =
 		Float8GetDatum(idemkit_seconds_until(lease_until, clock));
 	record->nulls[IDEMKIT_REMAINING_SECONDS] = false;
 
-	/* A time that is infinite or too late, which only a hand can have written, has none. */
-	record->nulls[IDEMKIT_FENCE] = TIMESTAMP_NOT_FINITE(claimed_at) ||
-								   pg_add_s64_overflow(claimed_at, UNIX_EPOCH_USECS, &fence);
-	record->values[IDEMKIT_FENCE] = record->nulls[IDEMKIT_FENCE] ? (Datum) 0 : Int64GetDatum(fence);
+	record->nulls[IDEMKIT_FENCE] = !idemkit_has_fence(claimed_at);
+	record->values[IDEMKIT_FENCE] =
+		record->nulls[IDEMKIT_FENCE] ? (Datum) 0 : Int64GetDatum(claimed_at + UNIX_EPOCH_USECS);
 }
 
 /*
