@@ -99,9 +99,9 @@ idemkit_waiter_create(const char *conninfo, const IdemkitWaiterOptions *options,
 	made->selftest_end = IDEMKIT_NEVER;
 	made->idle_since = IDEMKIT_NEVER;
 	made->batch_limit = IDEMKIT_MAX_BATCH;
+	idemkit_waits_init(&made->waits, seeds);
 	made->conninfo = idemkit_mem_strdup(conninfo);
-	if (made->conninfo == NULL || !idemkit_options_copy(&made->options, options) ||
-		!idemkit_waits_init(&made->waits, seeds))
+	if (made->conninfo == NULL || !idemkit_options_copy(&made->options, options))
 	{
 		free_waiter(made);
 		return idemkit_error_set_memory(error);

@@ -6,8 +6,6 @@
 #include "alloc.h"
 #include "waits.h"
 
-#define FIRST_ROOM 64
-
 static uint64_t
 rotate(uint64_t x, int by)
 {
@@ -60,7 +58,7 @@ hash_key(const uint64_t seed[2], const char *key, size_t length)
 	return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-bool
+void
 idemkit_waits_init(IdemkitWaits *waits, const uint64_t random[2])
 {
 	memset(waits, 0, sizeof(*waits));
@@ -70,140 +68,56 @@ idemkit_waits_init(IdemkitWaits *waits, const uint64_t random[2])
 	idemkit_list_init(&waits->notified);
 	idemkit_list_init(&waits->reading);
 	idemkit_list_init(&waits->ending);
-	waits->key_room = waits->wait_room = FIRST_ROOM;
-	waits->key_buckets = idemkit_mem_alloc(FIRST_ROOM * sizeof(*waits->key_buckets));
-	waits->wait_buckets = idemkit_mem_alloc(FIRST_ROOM * sizeof(*waits->wait_buckets));
-	if (waits->key_buckets == NULL || waits->wait_buckets == NULL)
-	{
-		idemkit_mem_free(waits->key_buckets);
-		idemkit_mem_free(waits->wait_buckets);
-		waits->key_buckets = NULL;
-		waits->wait_buckets = NULL;
-		return false;
-	}
-	for (size_t i = 0; i < FIRST_ROOM; i++)
-	{
-		waits->key_buckets[i] = NULL;
-		waits->wait_buckets[i] = NULL;
-	}
-	return true;
 }
 
 static void
-free_key(IdemkitKey *key)
+free_key(IdemkitBucketLink *link)
 {
+	IdemkitKey *key = IDEMKIT_MEMBER(IdemkitKey, bucket, link);
+
 	idemkit_record_free(key->record);
 	idemkit_mem_free(key);
+}
+
+static void
+free_wait(IdemkitBucketLink *link)
+{
+	idemkit_mem_free(IDEMKIT_MEMBER(IdemkitWait, bucket, link));
 }
 
 void
 idemkit_waits_free(IdemkitWaits *waits)
 {
-	for (size_t i = 0; waits->wait_buckets != NULL && i < waits->wait_room; i++)
-		while (waits->wait_buckets[i] != NULL)
-		{
-			IdemkitWait *wait = waits->wait_buckets[i];
-
-			waits->wait_buckets[i] = wait->next_in_bucket;
-			idemkit_mem_free(wait);
-		}
-	for (size_t i = 0; waits->key_buckets != NULL && i < waits->key_room; i++)
-		while (waits->key_buckets[i] != NULL)
-		{
-			IdemkitKey *key = waits->key_buckets[i];
-
-			waits->key_buckets[i] = key->next_in_bucket;
-			free_key(key);
-		}
-	idemkit_mem_free(waits->key_buckets);
-	idemkit_mem_free(waits->wait_buckets);
+	idemkit_buckets_free(&waits->waits, free_wait);
+	idemkit_buckets_free(&waits->keys, free_key);
 	idemkit_heap_free(&waits->schedule);
 	idemkit_heap_free(&waits->deadlines);
 }
 
 /*
- * Double the buckets of keys once there are more keys than buckets.
+ * The numbers of waits scatter by themselves and are their hashes.
  */
-static bool
-grow_keys(IdemkitWaits *waits)
-{
-	size_t		 room = waits->key_room * 2;
-	IdemkitKey **buckets;
-
-	if (waits->key_count < waits->key_room)
-		return true;
-	buckets = idemkit_mem_alloc(room * sizeof(*buckets));
-	if (buckets == NULL)
-		return false;
-	for (size_t i = 0; i < room; i++)
-		buckets[i] = NULL;
-	for (size_t i = 0; i < waits->key_room; i++)
-		while (waits->key_buckets[i] != NULL)
-		{
-			IdemkitKey	*key = waits->key_buckets[i];
-			IdemkitKey **bucket = &buckets[key->hash & (room - 1)];
-
-			waits->key_buckets[i] = key->next_in_bucket;
-			key->next_in_bucket = *bucket;
-			*bucket = key;
-		}
-	idemkit_mem_free(waits->key_buckets);
-	waits->key_buckets = buckets;
-	waits->key_room = room;
-	return true;
-}
-
-/*
- * The same for waits, whose numbers scatter by themselves.
- */
-static bool
-grow_waits(IdemkitWaits *waits)
-{
-	size_t		  room = waits->wait_room * 2;
-	IdemkitWait **buckets;
-
-	if (waits->wait_count < waits->wait_room)
-		return true;
-	buckets = idemkit_mem_alloc(room * sizeof(*buckets));
-	if (buckets == NULL)
-		return false;
-	for (size_t i = 0; i < room; i++)
-		buckets[i] = NULL;
-	for (size_t i = 0; i < waits->wait_room; i++)
-		while (waits->wait_buckets[i] != NULL)
-		{
-			IdemkitWait	 *wait = waits->wait_buckets[i];
-			IdemkitWait **bucket = &buckets[wait->id & (room - 1)];
-
-			waits->wait_buckets[i] = wait->next_in_bucket;
-			wait->next_in_bucket = *bucket;
-			*bucket = wait;
-		}
-	idemkit_mem_free(waits->wait_buckets);
-	waits->wait_buckets = buckets;
-	waits->wait_room = room;
-	return true;
-}
-
 IdemkitWait *
 idemkit_waits_find(const IdemkitWaits *waits, IdemkitWaitId id)
 {
-	IdemkitWait *wait = waits->wait_buckets[id & (waits->wait_room - 1)];
+	IdemkitBucketLink *link = idemkit_buckets_find(&waits->waits, NULL, id);
 
-	while (wait != NULL && wait->id != id)
-		wait = wait->next_in_bucket;
-	return wait;
+	return link != NULL ? IDEMKIT_MEMBER(IdemkitWait, bucket, link) : NULL;
 }
 
 static IdemkitKey *
 find_hashed(const IdemkitWaits *waits, uint64_t hash, const char *text, size_t length)
 {
-	IdemkitKey *key = waits->key_buckets[hash & (waits->key_room - 1)];
+	IdemkitBucketLink *link = NULL;
 
-	while (key != NULL &&
-		   (key->hash != hash || key->length != length || memcmp(key->text, text, length) != 0))
-		key = key->next_in_bucket;
-	return key;
+	while ((link = idemkit_buckets_find(&waits->keys, link, hash)) != NULL)
+	{
+		IdemkitKey *key = IDEMKIT_MEMBER(IdemkitKey, bucket, link);
+
+		if (key->length == length && memcmp(key->text, text, length) == 0)
+			return key;
+	}
+	return NULL;
 }
 
 IdemkitKey *
@@ -218,29 +132,25 @@ idemkit_waits_find_key(const IdemkitWaits *waits, const char *key, size_t length
 static IdemkitKey *
 find_or_add_key(IdemkitWaits *waits, const char *text, size_t length)
 {
-	uint64_t	 hash = hash_key(waits->hash_seed, text, length);
-	IdemkitKey	*key = find_hashed(waits, hash, text, length);
-	IdemkitKey **bucket;
+	uint64_t	hash = hash_key(waits->hash_seed, text, length);
+	IdemkitKey *key = find_hashed(waits, hash, text, length);
 
 	if (key != NULL)
 		return key;
-	if (!grow_keys(waits) || !idemkit_heap_reserve(&waits->schedule, waits->key_count + 1))
+	if (!idemkit_buckets_reserve(&waits->keys) ||
+		!idemkit_heap_reserve(&waits->schedule, waits->keys.count + 1))
 		return NULL;
 	key = idemkit_mem_alloc(offsetof(IdemkitKey, text) + length + 1);
 	if (key == NULL)
 		return NULL;
 	memset(key, 0, offsetof(IdemkitKey, text));
-	key->hash = hash;
 	key->length = length;
 	memcpy(key->text, text, length);
 	key->text[length] = '\0';
 	key->schedule.index = IDEMKIT_HEAP_OUT;
 	idemkit_list_init(&key->waits);
 	idemkit_list_init(&key->link);
-	bucket = &waits->key_buckets[hash & (waits->key_room - 1)];
-	key->next_in_bucket = *bucket;
-	*bucket = key;
-	waits->key_count++;
+	idemkit_buckets_add(&waits->keys, &key->bucket, hash);
 	idemkit_key_queue(waits, key);
 	return key;
 }
@@ -248,25 +158,20 @@ find_or_add_key(IdemkitWaits *waits, const char *text, size_t length)
 static void
 remove_key(IdemkitWaits *waits, IdemkitKey *key)
 {
-	IdemkitKey **at = &waits->key_buckets[key->hash & (waits->key_room - 1)];
-
-	while (*at != key)
-		at = &(*at)->next_in_bucket;
-	*at = key->next_in_bucket;
-	waits->key_count--;
+	idemkit_buckets_remove(&waits->keys, &key->bucket);
 	idemkit_list_remove(&key->link);
 	idemkit_heap_remove(&waits->schedule, &key->schedule);
-	free_key(key);
+	free_key(&key->bucket);
 }
 
 IdemkitWait *
 idemkit_waits_add(IdemkitWaits *waits, const char *key, size_t length, int64_t deadline,
 				  IdemkitWaitCallback callback, void *arg)
 {
-	IdemkitWait	 *wait;
-	IdemkitWait **bucket;
+	IdemkitWait *wait;
 
-	if (!grow_waits(waits) || !idemkit_heap_reserve(&waits->deadlines, waits->wait_count + 1))
+	if (!idemkit_buckets_reserve(&waits->waits) ||
+		!idemkit_heap_reserve(&waits->deadlines, waits->wait_count + 1))
 		return NULL;
 	wait = idemkit_mem_alloc(sizeof(*wait));
 	if (wait == NULL)
@@ -282,9 +187,7 @@ idemkit_waits_add(IdemkitWaits *waits, const char *key, size_t length, int64_t d
 	wait->arg = arg;
 	idemkit_list_append(&wait->key->waits, &wait->link);
 	idemkit_heap_add(&waits->deadlines, &wait->deadline, deadline);
-	bucket = &waits->wait_buckets[wait->id & (waits->wait_room - 1)];
-	wait->next_in_bucket = *bucket;
-	*bucket = wait;
+	idemkit_buckets_add(&waits->waits, &wait->bucket, wait->id);
 	waits->wait_count++;
 	return wait;
 }
@@ -323,15 +226,11 @@ idemkit_waits_end_key(IdemkitWaits *waits, IdemkitKey *key)
 void
 idemkit_waits_remove(IdemkitWaits *waits, IdemkitWait *wait)
 {
-	IdemkitWait **at = &waits->wait_buckets[wait->id & (waits->wait_room - 1)];
-
 	if (wait->key != NULL)
 		idemkit_waits_end(waits, wait);
 	idemkit_list_remove(&wait->link);
-	while (*at != wait)
-		at = &(*at)->next_in_bucket;
-	*at = wait->next_in_bucket;
-	idemkit_mem_free(wait);
+	idemkit_buckets_remove(&waits->waits, &wait->bucket);
+	free_wait(&wait->bucket);
 }
 
 /*

@@ -14,6 +14,7 @@
 #ifndef IDEMKIT_WAITS_H
 #define IDEMKIT_WAITS_H
 
+#include "buckets.h"
 #include "heap.h"
 #include "idemkit.h"
 #include "list.h"
@@ -27,8 +28,7 @@ typedef enum IdemkitPlace
 
 typedef struct IdemkitKey
 {
-	struct IdemkitKey	*next_in_bucket;
-	uint64_t			 hash;
+	IdemkitBucketLink	 bucket;
 	IdemkitLink			 waits; /* head of IdemkitWait.link */
 	IdemkitPlace		 place;
 	IdemkitLink			 link;		/* in queued, notified or reading */
@@ -42,7 +42,7 @@ typedef struct IdemkitKey
 
 typedef struct IdemkitWait
 {
-	struct IdemkitWait *next_in_bucket;
+	IdemkitBucketLink	bucket;
 	IdemkitWaitId		id;
 	IdemkitKey		   *key;  /* NULL once it is ending */
 	IdemkitLink			link; /* in key->waits or waits->ending */
@@ -53,24 +53,21 @@ typedef struct IdemkitWait
 
 typedef struct IdemkitWaits
 {
-	IdemkitKey	**key_buckets;
-	size_t		  key_room; /* a power of two */
-	size_t		  key_count;
-	IdemkitWait **wait_buckets;
-	size_t		  wait_room;  /* a power of two */
-	size_t		  wait_count; /* those ending not among them */
-	IdemkitWaitId last_id;
-	uint64_t	  hash_seed[2];
-	IdemkitLink	  queued;
-	IdemkitLink	  notified;
-	IdemkitLink	  reading;
-	IdemkitLink	  ending;	 /* waits whose callback is about to be called */
-	IdemkitHeap	  schedule;	 /* of IdemkitKey.schedule */
-	IdemkitHeap	  deadlines; /* of IdemkitWait.deadline */
+	IdemkitBuckets keys;
+	IdemkitBuckets waits;
+	size_t		   wait_count; /* those ending not among them */
+	IdemkitWaitId  last_id;
+	uint64_t	   hash_seed[2];
+	IdemkitLink	   queued;
+	IdemkitLink	   notified;
+	IdemkitLink	   reading;
+	IdemkitLink	   ending;	  /* waits whose callback is about to be called */
+	IdemkitHeap	   schedule;  /* of IdemkitKey.schedule */
+	IdemkitHeap	   deadlines; /* of IdemkitWait.deadline */
 } IdemkitWaits;
 
-/* False when out of memory. random is where keys are scattered by. */
-bool idemkit_waits_init(IdemkitWaits *waits, const uint64_t random[2]);
+/* random is what keys are scattered by. */
+void idemkit_waits_init(IdemkitWaits *waits, const uint64_t random[2]);
 /* Frees all, waits and keys included, without a word to anybody. */
 void idemkit_waits_free(IdemkitWaits *waits);
 

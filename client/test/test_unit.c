@@ -274,7 +274,7 @@ test_waits(void)
 	bool				 keyed = true;
 	long				 before = idemkit_test_alloc_live();
 
-	(void) idemkit_waits_init(&waits, seed);
+	idemkit_waits_init(&waits, seed);
 	for (int turn = 0; turn < 10 * COUNT; turn++)
 	{
 		uint64_t	 choice = idemkit_random_next(&random);
@@ -312,7 +312,7 @@ test_waits(void)
 	for (int slot = 0; slot < COUNT; slot++)
 		if (ids[slot] != 0)
 			idemkit_waits_remove(&waits, idemkit_waits_find(&waits, ids[slot]));
-	is_int((int64_t) waits.key_count, 0, "no key outlives its waits");
+	is_int((int64_t) waits.keys.count, 0, "no key outlives its waits");
 	is_int((int64_t) waits.schedule.count, 0, "nor its schedule");
 	ok(idemkit_list_empty(&waits.queued) && idemkit_list_empty(&waits.reading) &&
 		   idemkit_list_empty(&waits.notified),
@@ -332,7 +332,7 @@ test_rounds(void)
 	char		   key[32];
 	int			   queued = 0;
 
-	(void) idemkit_waits_init(&waits, seed);
+	idemkit_waits_init(&waits, seed);
 	for (int i = 0; i < 100; i++)
 	{
 		size_t		 length = (size_t) snprintf(key, sizeof(key), "key %d", i);
