@@ -76,6 +76,25 @@ typedef struct StatementText
 	" r.claimed_at, r.lease_until, r.completed_at, r.response_status, r.response_headers," \
 	" r.response_body, r.attempts, r.schema_version"
 
+/* What a claim writes into a new row, and into one that it takes over. */
+#define NEW_CLAIM_COLUMNS                                                               \
+	"(effective_key, state, fingerprint, fingerprint_version, claim_token, claimed_at," \
+	" lease_until, schema_version, awaited, attempts)"
+#define NEW_CLAIM(key, fingerprint, version, token, claimed_at, lease_until)                 \
+	key ", 'CLAIMED', " fingerprint ", " version ", " token ", " claimed_at ", " lease_until \
+		", " SCHEMA_VERSION ", false, 1"
+#define TAKEN_OVER(fingerprint, version, token, claimed_at, lease_until, attempts)       \
+	"state = 'CLAIMED', fingerprint = " fingerprint ", fingerprint_version = " version   \
+	", claim_token = " token ", claimed_at = " claimed_at ", lease_until = " lease_until \
+	", completed_at = NULL, response_status = NULL, response_headers = NULL,"            \
+	" response_body = NULL, schema_version = " SCHEMA_VERSION                            \
+	", awaited = false, attempts = " attempts
+
+/* What a completion writes; $3 is the clock, $4 the end of the retention. */
+#define COMPLETED_WITH(status, headers, body)                                             \
+	"state = 'COMPLETED', completed_at = $3, lease_until = $4, response_status = " status \
+	", response_headers = " headers ", response_body = " body
+
 /*
  * Removal in two steps: lock what is expired by the index on lease_until,
  * passing over rows that others hold, then delete what was locked.  Locking
@@ -95,7 +114,8 @@ typedef struct StatementText
 	"r.lease_until " BEFORE " $1 AND (r.state " EQUALS " 'COMPLETED'" \
 	" OR (r.state " EQUALS " 'CLAIMED' AND r.lease_until " BEFORE " $2))"
 
-/* clang-format off: one statement reads as one block */
+/* One statement reads as one block. */
+/* clang-format off */
 static const StatementText statements[] = {
 	/* key -> the row */
 	[IDEMKIT_READ] = {"SELECT " RECORD_COLUMNS " FROM %s AS r WHERE r.effective_key " EQUALS " $1",
@@ -104,19 +124,15 @@ static const StatementText statements[] = {
 
 	/* key, fingerprint, version, token, claimed_at, lease_until */
 	[IDEMKIT_INSERT_CLAIM] =
-		{"INSERT INTO %s AS r (effective_key, state, fingerprint, fingerprint_version, claim_token,"
-		 " claimed_at, lease_until, schema_version, awaited, attempts)"
-		 " VALUES ($1, 'CLAIMED', $2, $3, $4, $5, $6, " SCHEMA_VERSION ", false, 1)"
+		{"INSERT INTO %s AS r " NEW_CLAIM_COLUMNS
+		 " VALUES (" NEW_CLAIM("$1", "$2", "$3", "$4", "$5", "$6") ")"
 		 " ON CONFLICT (effective_key) DO NOTHING",
 		 6,
 		 {TEXTOID, TEXTOID, INT4OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}},
 
 	/* as above, then attempts; token, state and lease_until as they were seen */
 	[IDEMKIT_TAKE_OVER] =
-		{"UPDATE %s AS r SET state = 'CLAIMED', fingerprint = $2, fingerprint_version = $3,"
-		 " claim_token = $4, claimed_at = $5, lease_until = $6, completed_at = NULL,"
-		 " response_status = NULL, response_headers = NULL, response_body = NULL,"
-		 " schema_version = " SCHEMA_VERSION ", awaited = false, attempts = $7"
+		{"UPDATE %s AS r SET " TAKEN_OVER("$2", "$3", "$4", "$5", "$6", "$7")
 		 " WHERE r.effective_key " EQUALS " $1 AND r.claim_token " EQUALS " $8"
 		 " AND r.state " EQUALS " $9 AND " LEASE_AS_SEEN("$10"),
 		 10,
@@ -131,8 +147,7 @@ static const StatementText statements[] = {
 
 	/* key, token, completed_at, lease_until, status, headers, body -> awaited */
 	[IDEMKIT_COMPLETE] =
-		{"UPDATE %s AS r SET state = 'COMPLETED', completed_at = $3, lease_until = $4,"
-		 " response_status = $5, response_headers = $6, response_body = $7"
+		{"UPDATE %s AS r SET " COMPLETED_WITH("$5", "$6", "$7")
 		 " WHERE " OWNED_CLAIM " RETURNING r.awaited",
 		 7,
 		 {TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, JSONBOID, BYTEAOID}},
@@ -200,10 +215,8 @@ static const StatementText statements[] = {
 
 	/* keys in order, fingerprints, version, tokens, claimed_at, lease_until -> keys */
 	[IDEMKIT_INSERT_CLAIMS] =
-		{"INSERT INTO %s AS r (effective_key, state, fingerprint, fingerprint_version, claim_token,"
-		 " claimed_at, lease_until, schema_version, awaited, attempts)"
-		 " SELECT k.effective_key, 'CLAIMED', k.fingerprint, $3, k.claim_token, $5, $6, " SCHEMA_VERSION
-		 ", false, 1"
+		{"INSERT INTO %s AS r " NEW_CLAIM_COLUMNS
+		 " SELECT " NEW_CLAIM("k.effective_key", "k.fingerprint", "$3", "k.claim_token", "$5", "$6")
 		 " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($4))"
 		 " AS k(effective_key, fingerprint, claim_token)"
 		 " ON CONFLICT (effective_key) DO NOTHING RETURNING r.effective_key",
@@ -215,11 +228,8 @@ static const StatementText statements[] = {
 	 * attempts; tokens, states and lease_until as they were seen -> keys
 	 */
 	[IDEMKIT_TAKE_OVER_MANY] =
-		{"UPDATE %s AS r SET state = 'CLAIMED', fingerprint = k.fingerprint,"
-		 " fingerprint_version = $3, claim_token = k.claim_token, claimed_at = k.claimed_at,"
-		 " lease_until = $6, completed_at = NULL, response_status = NULL, response_headers = NULL,"
-		 " response_body = NULL, schema_version = " SCHEMA_VERSION
-		 ", awaited = false, attempts = k.attempts"
+		{"UPDATE %s AS r SET "
+		 TAKEN_OVER("k.fingerprint", "$3", "k.claim_token", "k.claimed_at", "$6", "k.attempts")
 		 " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($4),"
 		 " pg_catalog.unnest($5), pg_catalog.unnest($7), pg_catalog.unnest($8),"
 		 " pg_catalog.unnest($9), pg_catalog.unnest($10))"
@@ -247,9 +257,8 @@ static const StatementText statements[] = {
 	 * bodies, positions -> position, awaited
 	 */
 	[IDEMKIT_COMPLETE_MANY] =
-		{"UPDATE %s AS r SET state = 'COMPLETED', completed_at = $3, lease_until = $4,"
-		 " response_status = k.response_status, response_headers = k.response_headers,"
-		 " response_body = k.response_body"
+		{"UPDATE %s AS r SET "
+		 COMPLETED_WITH("k.response_status", "k.response_headers", "k.response_body")
 		 " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($5),"
 		 " pg_catalog.unnest($6), pg_catalog.unnest($7), pg_catalog.unnest($8))"
 		 " AS k(effective_key, claim_token, response_status, response_headers, response_body,"
