@@ -9,6 +9,37 @@
 /* Room for a number as text. */
 #define NUMBER_ROOM 64
 
+/*
+ * Print the one row that a statement returns.
+ */
+static void
+print_query(const Options *options, PGconn *conn, const char *what, const char *statement,
+			int nparams, const char *const *params, int *status)
+{
+	PGresult *result = query(conn, what, statement, nparams, params, status);
+
+	if (result != NULL)
+		print_row(options, result);
+	PQclear(result);
+}
+
+/*
+ * The same on a connection of its own; the exit status.
+ */
+static int
+answer_by_query(const Options *options, const char *what, const char *statement, int nparams,
+				const char *const *params)
+{
+	int		status = EX_OK;
+	PGconn *conn = open_connection(options, &status);
+
+	if (conn == NULL)
+		return status;
+	print_query(options, conn, what, statement, nparams, params, &status);
+	PQfinish(conn);
+	return status;
+}
+
 int
 verb_vacuum(const Options *options)
 {
@@ -21,24 +52,14 @@ verb_vacuum(const Options *options)
 		options->max_rows < 0 ? NULL : rows,
 		options->table,
 	};
-	int		  status = EX_OK;
-	PGconn	 *conn = open_connection(options, &status);
-	PGresult *result;
 
-	if (conn == NULL)
-		return status;
 	snprintf(age, sizeof(age), "%.6f", options->expires_after);
 	snprintf(grace, sizeof(grace), "%.6f", options->lease_grace);
 	snprintf(rows, sizeof(rows), "%lld", (long long) options->max_rows);
-	result = query(conn, "cannot vacuum",
-				   "SELECT idemkit_vacuum($1::float8, $2::float8, $3::bigint, $4::regclass)"
-				   " AS removed",
-				   4, params, &status);
-	if (result != NULL)
-		print_row(options, result);
-	PQclear(result);
-	PQfinish(conn);
-	return status;
+	return answer_by_query(options, "cannot vacuum",
+						   "SELECT idemkit_vacuum($1::float8, $2::float8, $3::bigint,"
+						   " $4::regclass) AS removed",
+						   4, params);
 }
 
 /*
@@ -83,7 +104,6 @@ verb_init(const Options *options)
 	const char *params[] = {options->table, options->unlogged ? "true" : "false"};
 	int			status = EX_OK;
 	PGconn	   *conn;
-	PGresult   *result;
 
 	if (options->unlogged && options->table == NULL)
 	{
@@ -97,20 +117,16 @@ verb_init(const Options *options)
 	if (create_extension(conn, &status))
 	{
 		if (options->table != NULL)
-			result = query(conn, "cannot create the table",
-						   "SELECT idemkit_create_table($1::text, $2::boolean)::text"
-						   " AS records",
-						   2, params, &status);
+			print_query(options, conn, "cannot create the table",
+						"SELECT idemkit_create_table($1::text, $2::boolean)::text AS records", 2,
+						params, &status);
 		else
-			result = query(conn, "cannot find the extension's table",
-						   "SELECT c.oid::pg_catalog.regclass::text AS records"
-						   " FROM pg_catalog.pg_class c, pg_catalog.pg_extension e"
-						   " WHERE c.relname = 'idemkit_records'"
-						   " AND c.relnamespace = e.extnamespace AND e.extname = 'idemkit'",
-						   0, NULL, &status);
-		if (result != NULL)
-			print_row(options, result);
-		PQclear(result);
+			print_query(options, conn, "cannot find the extension's table",
+						"SELECT c.oid::pg_catalog.regclass::text AS records"
+						" FROM pg_catalog.pg_class c, pg_catalog.pg_extension e"
+						" WHERE c.relname = 'idemkit_records'"
+						" AND c.relnamespace = e.extnamespace AND e.extname = 'idemkit'",
+						0, NULL, &status);
 	}
 	PQfinish(conn);
 	return status;
@@ -139,17 +155,7 @@ int
 verb_stats(const Options *options)
 {
 	const char *params[] = {options->table};
-	int			status = EX_OK;
-	PGconn	   *conn = open_connection(options, &status);
-	PGresult   *result;
 
-	if (conn == NULL)
-		return status;
-	result = query(conn, "cannot read the statistics", "SELECT * FROM idemkit_stats($1::regclass)",
-				   1, params, &status);
-	if (result != NULL)
-		print_row(options, result);
-	PQclear(result);
-	PQfinish(conn);
-	return status;
+	return answer_by_query(options, "cannot read the statistics",
+						   "SELECT * FROM idemkit_stats($1::regclass)", 1, params);
 }
