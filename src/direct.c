@@ -14,8 +14,9 @@
  * IDEMKIT_VACUUM: on a table of its own (no partitions, children, row-level
  * security, rules or triggers in the way), by a role with the privilege on all
  * of it, with nobody hooked into permission checks, and present on this server
- * (an unlogged table is not on a standby).  Where Citus is loaded a table may
- * be the shell of one whose rows are elsewhere, so there it is never taken.
+ * (an unlogged table is not on a standby).  A table distributed by Citus is
+ * only the shell of one whose rows are elsewhere; its shards, as vacuum gets
+ * them, are tables of their own.
  */
 #include "idemkit.h"
 
@@ -94,7 +95,7 @@ idemkit_prepare_direct(IdemkitTable *table, Relation relation)
 		table->columns[i] = idemkit_column_number(relation, read_columns[i]);
 	if (relation->rd_rel->relkind != RELKIND_RELATION || relation->rd_rel->relhassubclass ||
 		relation->rd_rel->relrowsecurity || RELATION_IS_OTHER_TEMP(relation) ||
-		GetConfigOption("citus.shard_count", true, false) != NULL)
+		table->placement != IDEMKIT_HERE)
 		return;
 
 	table->key_collation =

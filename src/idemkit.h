@@ -48,6 +48,8 @@
 #define IDEMKIT_ERRCODE_WRONG_VERSION  ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE /* 55000 */
 #define IDEMKIT_ERRCODE_TOO_LARGE	   ERRCODE_PROGRAM_LIMIT_EXCEEDED			/* 54000 */
 #define IDEMKIT_ERRCODE_IN_TRANSACTION ERRCODE_ACTIVE_SQL_TRANSACTION			/* 25001 */
+#define IDEMKIT_ERRCODE_REPLICATED	   ERRCODE_FEATURE_NOT_SUPPORTED			/* 0A000 */
+#define IDEMKIT_ERRCODE_SHARD_FAILED   ERRCODE_EXTERNAL_ROUTINE_EXCEPTION		/* 38000 */
 #define IDEMKIT_ERRCODE_CLAIM_LOST	   MAKE_SQLSTATE('I', 'K', '0', '0', '1')	/* IK001 */
 
 /* module.c: settings */
@@ -130,10 +132,22 @@ typedef enum IdemkitStatement
 	IDEMKIT_RESTAMP_CLAIMS,
 	IDEMKIT_COMPLETE_MANY,
 	IDEMKIT_RESTAMP_RESULTS,
-	IDEMKIT_COUNT_RECORDS
+	IDEMKIT_COUNT_RECORDS,
+	IDEMKIT_CALL_ON_SHARDS
 } IdemkitStatement;
 
-#define IDEMKIT_STATEMENT_COUNT (IDEMKIT_COUNT_RECORDS + 1)
+#define IDEMKIT_STATEMENT_COUNT (IDEMKIT_CALL_ON_SHARDS + 1)
+
+/*
+ * distributed.c: tables that Citus keeps.  A replicated one has the same rows
+ * on several servers.
+ */
+typedef enum IdemkitPlacement
+{
+	IDEMKIT_HERE,
+	IDEMKIT_SHARDED,
+	IDEMKIT_REPLICATED
+} IdemkitPlacement;
 
 /*
  * records.c: a records table as this backend knows it.  It lives as long as
@@ -141,16 +155,17 @@ typedef enum IdemkitStatement
  */
 typedef struct IdemkitTable
 {
-	Oid		   relid;	  /* hash key */
-	bool	   checked;	  /* nothing changed since the last check */
-	char	  *name;	  /* qualified and quoted, or NULL */
-	Oid		   key_index; /* for direct.c, or InvalidOid */
-	Oid		   key_collation;
-	Oid		   expiry_index; /* likewise */
-	AttrNumber columns[IDEMKIT_READ_COLUMNS];
-	bool	   plain;						   /* see idemkit_is_plain() */
-	bool	   last_was_new;				   /* the last claim of this backend was of a new key */
-	SPIPlanPtr plans[IDEMKIT_STATEMENT_COUNT]; /* NULL until first used */
+	Oid				 relid;		/* hash key */
+	bool			 checked;	/* nothing changed since the last check */
+	IdemkitPlacement placement; /* see distributed.c */
+	char			*name;		/* qualified and quoted, or NULL */
+	Oid				 key_index; /* for direct.c, or InvalidOid */
+	Oid				 key_collation;
+	Oid				 expiry_index; /* likewise */
+	AttrNumber		 columns[IDEMKIT_READ_COLUMNS];
+	bool			 plain;		   /* see idemkit_is_plain() */
+	bool			 last_was_new; /* the last claim of this backend was of a new key */
+	SPIPlanPtr		 plans[IDEMKIT_STATEMENT_COUNT]; /* NULL until first used */
 } IdemkitTable;
 
 extern IdemkitTable	   *idemkit_open_table(FunctionCallInfo fcinfo, int argno);
@@ -248,6 +263,15 @@ typedef struct IdemkitPace
 
 extern void idemkit_begin_pace(IdemkitPace *pace, int32 most_rows);
 extern void idemkit_give_way(IdemkitPace *pace);
+
+/* distributed.c, continued */
+#define IDEMKIT_STATS_COLUMNS 15
+
+extern IdemkitPlacement idemkit_placement(Oid relid);
+extern int64			idemkit_remove_from_shards(FunctionCallInfo fcinfo, IdemkitTable *table,
+												   const IdemkitRemoval *removal);
+extern void
+idemkit_stats_of_shards(FunctionCallInfo fcinfo, IdemkitTable *table, Datum *values, bool *nulls);
 
 /* Rows of a function that returns a set */
 typedef struct IdemkitRows

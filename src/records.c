@@ -196,10 +196,11 @@ find_entry(Oid relid)
 IdemkitTable *
 idemkit_check_table(Oid relid)
 {
-	Relation	  relation = try_relation_open(relid, AccessShareLock);
-	IdemkitTable *table;
-	IdemkitFault  fault;
-	char		 *name;
+	Relation		 relation = try_relation_open(relid, AccessShareLock);
+	IdemkitTable	*table;
+	IdemkitFault	 fault;
+	char			*name;
+	IdemkitPlacement placement;
 
 	forget_dropped_tables();
 	if (relation == NULL)
@@ -218,15 +219,17 @@ idemkit_check_table(Oid relid)
 						errhint("Make or adopt a records table with idemkit_create_table().")));
 	}
 
-	table->plain = idemkit_is_plain(relation);
-	idemkit_prepare_direct(table, relation);
+	placement = idemkit_placement(relid);
 	name = idemkit_quoted_name(relation);
-	relation_close(relation, NoLock);
-	if (table->name == NULL || strcmp(table->name, name) != 0)
+	if (table->name == NULL || strcmp(table->name, name) != 0 || table->placement != placement)
 	{
 		retire_plans(table);
 		table->name = MemoryContextStrdup(TopMemoryContext, name);
+		table->placement = placement;
 	}
+	table->plain = placement == IDEMKIT_HERE && idemkit_is_plain(relation);
+	idemkit_prepare_direct(table, relation);
+	relation_close(relation, NoLock);
 	return table;
 }
 

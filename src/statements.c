@@ -297,6 +297,16 @@ static const StatementText statements[] = {
 		 " FROM %s AS r TABLESAMPLE pg_catalog.system($2)",
 		 3,
 		 {TIMESTAMPTZOID, FLOAT4OID, REGCLASSOID}},
+
+	/*
+	 * table, call up to its last argument, which is the shard -> whether it
+	 * succeeded, result or message
+	 */
+	[IDEMKIT_CALL_ON_SHARDS] =
+		{"SELECT s.success, s.result FROM pg_catalog.run_command_on_shards($1, pg_catalog.concat("
+		 "'SELECT ', pg_catalog.replace($2, '%', '%%'), '%L)')) AS s",
+		 2,
+		 {REGCLASSOID, TEXTOID}},
 };
 /* clang-format on */
 
@@ -315,17 +325,28 @@ static const char *const pinned_settings[][2] = {
 };
 
 /*
+ * Sets the pinned settings until AtEOXact_GUC() is given what this returns.
+ */
+static int
+pin_settings(void)
+{
+	int nestlevel = NewGUCNestLevel();
+
+	for (int i = 0; i < lengthof(pinned_settings); i++)
+		(void) set_config_option(pinned_settings[i][0], pinned_settings[i][1], PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	return nestlevel;
+}
+
+/*
  * Makes the generic plan of a prepared statement under the pinned settings.
  */
 static void
 make_pinned_plan(SPIPlanPtr plan)
 {
-	int			nestlevel = NewGUCNestLevel();
+	int			nestlevel = pin_settings();
 	CachedPlan *generic;
 
-	for (int i = 0; i < lengthof(pinned_settings); i++)
-		(void) set_config_option(pinned_settings[i][0], pinned_settings[i][1], PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	generic = SPI_plan_get_cached_plan(plan);
 	if (generic == NULL)
 		elog(ERROR, "could not make a plan for a statement on a records table");
@@ -347,6 +368,17 @@ needs_planning(SPIPlanPtr plan)
 		return true;
 	return source->dependsOnRLS &&
 		   (source->rewriteRoleId != GetUserId() || source->rewriteRowSecurity != row_security);
+}
+
+/*
+ * Is a plan of this statement good for one execution only?  Citus finds the
+ * shards of a set of keys by their values, so it can plan for them no sooner.
+ */
+static bool
+is_planned_anew(const IdemkitTable *table, IdemkitStatement statement)
+{
+	return table->placement != IDEMKIT_HERE && statement >= IDEMKIT_MARK_AWAITED &&
+		   statement <= IDEMKIT_RESTAMP_RESULTS;
 }
 
 /*
@@ -378,14 +410,23 @@ prepare_statement(IdemkitTable *table, IdemkitStatement statement)
 {
 	const StatementText *wanted = &statements[statement];
 	char				*text = statement_text(wanted, table->name);
-	SPIPlanPtr			 plan =
-		SPI_prepare_cursor(text, wanted->nargs, (Oid *) wanted->argtypes, CURSOR_OPT_GENERIC_PLAN);
+	bool				 anew = is_planned_anew(table, statement);
+	SPIPlanPtr			 plan;
 
+	/*
+	 * Of an INSERT of a set Citus counts the rows it was given and not those
+	 * it made, which SPI does not accept of one that returns rows.
+	 */
+	if (anew && statement == IDEMKIT_INSERT_CLAIMS)
+		text = psprintf("WITH new AS (%s) SELECT n.effective_key FROM new AS n", text);
+	plan = SPI_prepare_cursor(text, wanted->nargs, (Oid *) wanted->argtypes,
+							  anew ? CURSOR_OPT_CUSTOM_PLAN : CURSOR_OPT_GENERIC_PLAN);
 	if (plan == NULL)
 		elog(ERROR, "could not prepare \"%s\": %s", text, SPI_result_code_string(SPI_result));
 	if (SPI_keepplan(plan) != 0)
 		elog(ERROR, "could not keep the plan of \"%s\"", text);
-	make_pinned_plan(plan);
+	if (!anew)
+		make_pinned_plan(plan);
 	table->plans[statement] = plan;
 	pfree(text);
 	return plan;
@@ -413,23 +454,26 @@ copy_result(MemoryContext caller)
 }
 
 /*
- * Runs a saved plan, also for a session that has asked for custom plans.
+ * Runs a saved plan, also for a session that has asked for another kind.  For
+ * a distributed table Citus plans for the shard when the statement first gets
+ * to it, and keeps that plan too: so the settings are pinned here again.
  */
 static void
-execute_plan(SPIPlanPtr plan, const Datum *values, const char *nulls)
+execute_plan(const IdemkitTable *table, SPIPlanPtr plan, const Datum *values, const char *nulls)
 {
-	bool custom = plan_cache_mode == PLAN_CACHE_MODE_FORCE_CUSTOM_PLAN;
-	int	 nestlevel = custom ? NewGUCNestLevel() : 0;
+	bool pinned = table->placement != IDEMKIT_HERE;
+	bool forced = plan_cache_mode != PLAN_CACHE_MODE_AUTO;
+	int	 nestlevel = pinned ? pin_settings() : forced ? NewGUCNestLevel() : 0;
 	int	 code;
 
-	if (custom)
+	if (forced)
 		(void) set_config_option("plan_cache_mode", "auto", PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, 0, false);
 	code = SPI_execute_plan(plan, (Datum *) values, nulls, false, 0);
 	if (code < 0)
 		elog(ERROR, "could not run a statement on a records table: %s",
 			 SPI_result_code_string(code));
-	if (custom)
+	if (nestlevel > 0)
 		AtEOXact_GUC(true, nestlevel);
 }
 
@@ -474,10 +518,10 @@ idemkit_execute(IdemkitTable *table, IdemkitStatement statement, const Datum *va
 	plan = table->plans[statement];
 	if (plan == NULL)
 		plan = prepare_statement(table, statement);
-	else if (needs_planning(plan))
+	else if (!is_planned_anew(table, statement) && needs_planning(plan))
 		make_pinned_plan(plan);
 	error_context_stack = &conceal;
-	execute_plan(plan, values, nulls);
+	execute_plan(table, plan, values, nulls);
 	error_context_stack = conceal.previous;
 	result = copy_result(caller);
 	SPI_finish();

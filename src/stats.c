@@ -26,7 +26,6 @@ PG_FUNCTION_INFO_V1(idemkit_stats);
  */
 #define COUNTS			4
 #define COUNTED_COLUMNS 14
-#define STATS_COLUMNS	(COUNTED_COLUMNS + 1)
 
 /*
  * The fraction of a table's pages to read.
@@ -43,29 +42,44 @@ sample_fraction(Oid relid)
 }
 
 /*
- * idemkit_stats(records) RETURNS idemkit_stats
- *
- * Raises 42P01 and 55000 for a table that is none.
+ * Fills the columns of idemkit_stats for a table whose rows are here.
  */
-Datum
-idemkit_stats(PG_FUNCTION_ARGS)
+static void
+count_records(IdemkitTable *table, Datum *values, bool *nulls)
 {
-	IdemkitTable *table = idemkit_open_table(fcinfo, 0);
-	double		  fraction = sample_fraction(table->relid);
-	Datum		  parameters[] = {
-				TimestampTzGetDatum(idemkit_clock()),
-				Float4GetDatum((float4) (100 * fraction)),
-				ObjectIdGetDatum(table->relid),
-	};
+	double fraction = sample_fraction(table->relid);
+	Datum  parameters[] = {
+		 TimestampTzGetDatum(idemkit_clock()),
+		 Float4GetDatum((float4) (100 * fraction)),
+		 ObjectIdGetDatum(table->relid),
+	 };
 	IdemkitResult result = idemkit_execute(table, IDEMKIT_COUNT_RECORDS, parameters, NULL);
-	Datum		  values[STATS_COLUMNS];
-	bool		  nulls[STATS_COLUMNS];
 
+	StaticAssertStmt(COUNTED_COLUMNS + 1 == IDEMKIT_STATS_COLUMNS, "columns of idemkit_stats");
 	Assert(result.rowdesc->natts == COUNTED_COLUMNS);
 	heap_deform_tuple(result.rows[0], result.rowdesc, values, nulls);
 	for (int i = 0; i < COUNTS; i++)
 		values[i] = Int64GetDatum((int64) (DatumGetInt64(values[i]) / fraction + 0.5));
 	values[COUNTED_COLUMNS] = Float8GetDatum(fraction);
 	nulls[COUNTED_COLUMNS] = false;
+}
+
+/*
+ * idemkit_stats(records) RETURNS idemkit_stats
+ *
+ * Raises 42P01 and 55000 for a table that is none, and for a distributed one
+ * 38000 if a shard cannot be asked, 0A000 if its rows are replicated.
+ */
+Datum
+idemkit_stats(PG_FUNCTION_ARGS)
+{
+	IdemkitTable *table = idemkit_open_table(fcinfo, 0);
+	Datum		  values[IDEMKIT_STATS_COLUMNS];
+	bool		  nulls[IDEMKIT_STATS_COLUMNS];
+
+	if (table->placement == IDEMKIT_HERE)
+		count_records(table, values, nulls);
+	else
+		idemkit_stats_of_shards(fcinfo, table, values, nulls);
 	PG_RETURN_DATUM(idemkit_form_result(fcinfo, values, nulls));
 }

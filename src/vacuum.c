@@ -32,10 +32,11 @@ enum
 /*
  * Removes rows in the order of lease_until and returns how many.  Moves
  * "begin" to the last of them, so that a next batch does not have to pass
- * over the index entries of what is already gone.
+ * over the index entries of what is already gone.  Of a distributed table it
+ * takes up to max_rows from every shard.
  */
 static int64
-remove_expired(IdemkitTable *table, IdemkitRemoval *removal)
+remove_expired(FunctionCallInfo fcinfo, IdemkitTable *table, IdemkitRemoval *removal)
 {
 	Datum values[] = {
 		TimestampTzGetDatum(removal->clock),
@@ -48,6 +49,8 @@ remove_expired(IdemkitTable *table, IdemkitRemoval *removal)
 	int64		  removed;
 	IdemkitResult result;
 
+	if (table->placement != IDEMKIT_HERE)
+		return idemkit_remove_from_shards(fcinfo, table, removal);
 	if (idemkit_remove_directly(table, removal, &removed))
 		return removed;
 	result = idemkit_execute(table, removal->by_age ? IDEMKIT_VACUUM_BY_AGE : IDEMKIT_VACUUM,
@@ -84,7 +87,7 @@ idemkit_vacuum(PG_FUNCTION_ARGS)
 				(errcode(IDEMKIT_ERRCODE_BAD_ARGUMENT), errmsg("max_rows must not be negative")));
 
 	removal.clock = idemkit_clock();
-	PG_RETURN_INT64(remove_expired(idemkit_open_table(fcinfo, VACUUM_RECORDS), &removal));
+	PG_RETURN_INT64(remove_expired(fcinfo, idemkit_open_table(fcinfo, VACUUM_RECORDS), &removal));
 }
 
 /*
@@ -156,12 +159,12 @@ idemkit_sweep(PG_FUNCTION_ARGS)
 		MemoryContextSwitchTo(batch);
 		CHECK_FOR_INTERRUPTS();
 		removal.max_rows = pace.rows;
-		count = remove_expired(idemkit_open_table(fcinfo, SWEEP_RECORDS), &removal);
+		count = remove_expired(fcinfo, idemkit_open_table(fcinfo, SWEEP_RECORDS), &removal);
 		MemoryContextSwitchTo(caller);
 		idemkit_commit_batch();
 
 		removed += count;
-		more = count == pace.rows;
+		more = count >= pace.rows;
 		if (removed - reported >= batch_rows || (!more && removed > reported))
 		{
 			report_progress(removed);
