@@ -1,7 +1,7 @@
 --
--- A duplicate only reads, also right after this backend has won new keys and so
--- may expect another one: no sequence goes on, no trigger, default, constraint or
--- generated column is evaluated, and a role that may only read is answered.
+-- A duplicate only reads, also right after this backend has won new keys: no
+-- sequence goes on, no trigger, default, constraint or generated column is
+-- evaluated, and a role that may only read is answered.
 --
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS idemkit;

@@ -8,11 +8,6 @@
  * appeared, or an UPDATE of the row as it was seen.  Where that finds the
  * world changed it looks again, so every verdict describes a row that was
  * there, and of any number of racers one wins.
- *
- * New keys tend to come after new keys.  Where the claim before this one won
- * one, the INSERT comes before the look: where the key is new that saves a
- * search of the index, where it is not the INSERT writes and locks nothing.
- * That is true of a plain records table only, see idemkit_inserts_quietly().
  */
 #include "idemkit.h"
 
@@ -173,6 +168,33 @@ idemkit_prepare_win(IdemkitClaim *claim, const IdemkitClaimTerms *terms, Idemkit
 }
 
 /*
+ * Writes the row that idemkit_prepare_win() has made, in the place of what was
+ * seen.  False if somebody else was faster.
+ */
+static bool
+write_win(IdemkitTable *table, const IdemkitRecord *record, IdemkitClaimStep step, Datum seen_token,
+		  Datum seen_state, Datum seen_lease_until)
+{
+	Datum values[] = {
+		record->values[IDEMKIT_EFFECTIVE_KEY],
+		record->values[IDEMKIT_FINGERPRINT],
+		record->values[IDEMKIT_FINGERPRINT_VERSION],
+		record->values[IDEMKIT_CLAIM_TOKEN],
+		record->values[IDEMKIT_CLAIMED_AT],
+		record->values[IDEMKIT_LEASE_UNTIL],
+		record->values[IDEMKIT_ATTEMPTS],
+		seen_token,
+		seen_state,
+		seen_lease_until,
+	};
+
+	if (step == IDEMKIT_TRY_TAKE_OVER)
+		return idemkit_execute(table, IDEMKIT_TAKE_OVER, values, NULL).count > 0;
+	return idemkit_insert_directly(table, record) ||
+		   idemkit_execute(table, IDEMKIT_INSERT_CLAIM, values, NULL).count > 0;
+}
+
+/*
  * Tries to insert or take over the row.  False if somebody else was faster.
  */
 static bool
@@ -186,26 +208,8 @@ try_to_win(IdemkitTable *table, IdemkitClaim *claim, const IdemkitClaimTerms *te
 	TimestampTz	   later;
 
 	idemkit_prepare_win(claim, terms, step, clock);
-	{
-		Datum values[] = {
-			record->values[IDEMKIT_EFFECTIVE_KEY],
-			record->values[IDEMKIT_FINGERPRINT],
-			record->values[IDEMKIT_FINGERPRINT_VERSION],
-			record->values[IDEMKIT_CLAIM_TOKEN],
-			record->values[IDEMKIT_CLAIMED_AT],
-			record->values[IDEMKIT_LEASE_UNTIL],
-			record->values[IDEMKIT_ATTEMPTS],
-			seen_token,
-			seen_state,
-			seen_lease_until,
-		};
-
-		if (idemkit_execute(table,
-							step == IDEMKIT_TRY_INSERT ? IDEMKIT_INSERT_CLAIM : IDEMKIT_TAKE_OVER,
-							values, NULL)
-				.count == 0)
-			return false;
-	}
+	if (!write_win(table, record, step, seen_token, seen_state, seen_lease_until))
+		return false;
 
 	/* The lease runs from the win: start it again if we had to wait for that. */
 	if (idemkit_waited(clock, terms->lease, &later))
@@ -246,27 +250,18 @@ idemkit_refuse_race(IdemkitTable *table)
 static void
 settle_claim(IdemkitTable *table, IdemkitClaim *claim, const IdemkitClaimTerms *terms)
 {
-	bool look = !table->last_was_new || !idemkit_inserts_quietly(table);
-
-	table->last_was_new = false;
-	for (int tries = 0; tries < IDEMKIT_MAX_LOOKS; tries++)
+	for (int looks = 0; looks < IDEMKIT_MAX_LOOKS; looks++)
 	{
 		bool			 found;
 		TimestampTz		 clock;
 		IdemkitClaimStep step;
 
 		CHECK_FOR_INTERRUPTS();
-		found = look && idemkit_read_record(table, claim->key, &claim->record);
+		found = idemkit_read_record(table, claim->key, &claim->record);
 		clock = idemkit_clock();
 		step = idemkit_weigh_claim(claim, terms, found, clock);
-		if (step == IDEMKIT_ANSWERED)
+		if (step == IDEMKIT_ANSWERED || try_to_win(table, claim, terms, step, clock))
 			return;
-		if (try_to_win(table, claim, terms, step, clock))
-		{
-			table->last_was_new = step == IDEMKIT_TRY_INSERT;
-			return;
-		}
-		look = true;
 	}
 	idemkit_refuse_race(table);
 }

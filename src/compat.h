@@ -23,6 +23,12 @@
 #include "pgstat.h"
 #endif
 
+/* Inserting an index entry got the hint that its columns are unchanged in 14. */
+#if PG_VERSION_NUM < 140000
+#define index_insert(index, values, nulls, tid, relation, check, unchanged, info) \
+	index_insert(index, values, nulls, tid, relation, check, info)
+#endif
+
 /* Functions named after one C function for two types had one name before 14. */
 #if PG_VERSION_NUM < 140000
 #define F_TIMESTAMPTZ_GE F_TIMESTAMP_GE

@@ -1,22 +1,25 @@
 /*
  * direct.c
- *		Looking a key up, and removing expired rows, without the executor.
+ *		Looking a key up, inserting its claim, and removing expired rows, without
+ *		the executor.
  *
  * Looking is what every call does first and what a duplicate does only, and
  * setting up an executor for it costs several times what the index search
- * does.  Removing is what is done to every row once, and the one way in SQL
+ * does.  Inserting is what every new key begins with; half of what the
+ * executor does for it is to prepare the CHECK constraint that the claim keeps
+ * anyhow.  Removing is what is done to every row once, and the one way in SQL
  * to pass over rows that others have locked is to lock each row first, which
  * writes it twice.  bench/README.md has the numbers.
  *
- * So both have a path of their own, the one the server uses on its catalogues:
- * search an index by a snapshot, and copy or delete what it finds.  It is
- * taken only where it means the same as the statements IDEMKIT_READ and
- * IDEMKIT_VACUUM: on a table of its own (no partitions, children, row-level
- * security, rules or triggers in the way), by a role with the privilege on all
- * of it, with nobody hooked into permission checks, and present on this server
- * (an unlogged table is not on a standby).  A table distributed by Citus is
- * only the shell of one whose rows are elsewhere; its shards, as vacuum gets
- * them, are tables of their own.
+ * So each has a path of its own, the one the server uses on its catalogues:
+ * search an index by a snapshot, and copy or delete what it finds; add a row
+ * and its index entries.  It is taken only where it means the same as the
+ * statements IDEMKIT_READ, IDEMKIT_INSERT_CLAIM and IDEMKIT_VACUUM: on a table
+ * of its own (no partitions, children, row-level security, rules or triggers in
+ * the way), by a role with the privilege on all of it, with nobody hooked into
+ * permission checks, and present on this server (an unlogged table is not on a
+ * standby).  A table distributed by Citus is only the shell of one whose rows
+ * are elsewhere; its shards, as vacuum gets them, are tables of their own.
  */
 #include "idemkit.h"
 
@@ -34,6 +37,7 @@
 #include "commands/defrem.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
@@ -83,16 +87,18 @@ searchable(Oid index_oid, Oid type, Oid collation)
 }
 
 /*
- * Decides whether a table may be read and removed from this way, and notes
- * where its columns are.  Called when the table's entry is checked.
+ * Decides whether a table may be read, added to and removed from this way, and
+ * notes where its columns are.  Called when the table's entry is checked.
  */
 void
 idemkit_prepare_direct(IdemkitTable *table, Relation relation)
 {
 	table->key_index = InvalidOid;
 	table->expiry_index = InvalidOid;
+	table->plain = false;
 	for (int i = 0; i < IDEMKIT_READ_COLUMNS; i++)
 		table->columns[i] = idemkit_column_number(relation, read_columns[i]);
+	table->awaited_column = idemkit_column_number(relation, "awaited");
 	if (relation->rd_rel->relkind != RELKIND_RELATION || relation->rd_rel->relhassubclass ||
 		relation->rd_rel->relrowsecurity || RELATION_IS_OTHER_TEMP(relation) ||
 		table->placement != IDEMKIT_HERE)
@@ -102,6 +108,7 @@ idemkit_prepare_direct(IdemkitTable *table, Relation relation)
 		TupleDescAttr(RelationGetDescr(relation), table->columns[IDEMKIT_EFFECTIVE_KEY] - 1)
 			->attcollation;
 	table->key_index = searchable(idemkit_key_index(relation), TEXTOID, table->key_collation);
+	table->plain = table->key_index != InvalidOid && idemkit_is_plain(relation);
 	if (!relation->rd_rel->relhastriggers && !relation->rd_rel->relhasrules)
 		table->expiry_index =
 			searchable(idemkit_expiry_index(relation), TIMESTAMPTZOID, InvalidOid);
@@ -116,17 +123,6 @@ may(const IdemkitTable *table, AclMode privileges)
 {
 	return ExecutorCheckPerms_hook == NULL &&
 		   pg_class_aclmask(table->relid, GetUserId(), privileges, ACLMASK_ALL) == privileges;
-}
-
-/*
- * Does an INSERT of a key that is there neither write, lock nor raise, nor set
- * anything off?  (With a fixed snapshot it does not look at what that shows.)
- */
-bool
-idemkit_inserts_quietly(const IdemkitTable *table)
-{
-	return table->plain && !XactReadOnly && !IsolationUsesXactSnapshot() &&
-		   may(table, ACL_SELECT | ACL_INSERT);
 }
 
 /*
@@ -215,6 +211,111 @@ idemkit_look_up(const IdemkitTable *table, const text *key, IdemkitRecord *recor
 		load_columns(table, relation, row, record);
 	table_close(relation, NoLock);
 	return true;
+}
+
+/*
+ * Sets a column of a row that is being made.
+ */
+static void
+set_column(TupleTableSlot *slot, AttrNumber column, Datum value)
+{
+	slot->tts_values[column - 1] = value;
+	slot->tts_isnull[column - 1] = false;
+}
+
+/*
+ * Makes the row of a new claim.
+ */
+static TupleTableSlot *
+form_claim(const IdemkitTable *table, Relation relation, const IdemkitRecord *record)
+{
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(relation), &TTSOpsVirtual);
+
+	memset(slot->tts_isnull, true, RelationGetDescr(relation)->natts * sizeof(bool));
+	for (int i = 0; i <= IDEMKIT_ATTEMPTS; i++)
+		if (!record->nulls[i])
+			set_column(slot, table->columns[i], record->values[i]);
+	set_column(slot, table->columns[IDEMKIT_READ_COLUMNS - 1],
+			   Int32GetDatum(IDEMKIT_SCHEMA_VERSION));
+	set_column(slot, table->awaited_column, BoolGetDatum(false));
+	return ExecStoreVirtualTuple(slot);
+}
+
+/*
+ * Adds the entry of a row to one index.  False if it is unique and there may be
+ * another row, committed or not, of the same key.
+ */
+static bool
+add_index_entry(Relation relation, Oid index_oid, TupleTableSlot *slot, IndexUniqueCheck check)
+{
+	Relation   index = index_open(index_oid, RowExclusiveLock);
+	IndexInfo *info = BuildIndexInfo(index);
+	Datum	   values[INDEX_MAX_KEYS];
+	bool	   nulls[INDEX_MAX_KEYS];
+	bool	   unique;
+
+	FormIndexDatum(info, slot, NULL, values, nulls);
+	unique = index_insert(index, values, nulls, &slot->tts_tid, relation, check, false, info);
+	index_close(index, NoLock);
+	return unique;
+}
+
+/*
+ * Adds the entries of a row to all indexes, that of the key first.  False if
+ * there may be another row of the key.
+ */
+static bool
+add_index_entries(const IdemkitTable *table, Relation relation, TupleTableSlot *slot)
+{
+	List	 *indexes;
+	ListCell *cell;
+
+	if (!add_index_entry(relation, table->key_index, slot, UNIQUE_CHECK_PARTIAL))
+		return false;
+	indexes = RelationGetIndexList(relation);
+	foreach(cell, indexes)
+		if (lfirst_oid(cell) != table->key_index)
+			add_index_entry(relation, lfirst_oid(cell), slot, UNIQUE_CHECK_NO);
+	list_free(indexes);
+	return true;
+}
+
+/*
+ * Inserts the row of a new claim.  False if that cannot be done this way now,
+ * or if there may be another row of the key: who inserts by the statement
+ * waits for its transaction.
+ *
+ * As INSERT ... ON CONFLICT does, it inserts speculatively: should the index
+ * of the key turn out to have another entry, the row is taken back, and whoever
+ * ran into it meanwhile has waited for that and not for the transaction.
+ */
+bool
+idemkit_insert_directly(const IdemkitTable *table, const IdemkitRecord *record)
+{
+	Relation		relation;
+	TupleTableSlot *slot;
+	TransactionId	xid;
+	uint32			token;
+	bool			unique;
+
+	if (!table->plain || XactReadOnly || !may(table, ACL_SELECT | ACL_INSERT))
+		return false;
+	relation = open_direct(table, RowExclusiveLock);
+	if (relation == NULL)
+		return false;
+
+	slot = form_claim(table, relation, record);
+	xid = GetCurrentTransactionId();
+	token = SpeculativeInsertionLockAcquire(xid);
+	table_tuple_insert_speculative(relation, slot, GetCurrentCommandId(true), 0, NULL, token);
+	unique = add_index_entries(table, relation, slot);
+	table_tuple_complete_speculative(relation, slot, token, unique);
+	SpeculativeInsertionLockRelease(xid);
+
+	ExecDropSingleTupleTableSlot(slot);
+	table_close(relation, NoLock);
+	CommandCounterIncrement();
+	return unique;
 }
 
 /*

@@ -163,8 +163,8 @@ typedef struct IdemkitTable
 	Oid				 key_collation;
 	Oid				 expiry_index; /* likewise */
 	AttrNumber		 columns[IDEMKIT_READ_COLUMNS];
-	bool			 plain;		   /* see idemkit_is_plain() */
-	bool			 last_was_new; /* the last claim of this backend was of a new key */
+	AttrNumber		 awaited_column;
+	bool			 plain;							 /* see idemkit_is_plain() */
 	SPIPlanPtr		 plans[IDEMKIT_STATEMENT_COUNT]; /* NULL until first used */
 } IdemkitTable;
 
@@ -245,10 +245,10 @@ typedef struct IdemkitRemoval
 	TimestampTz begin; /* lease_until to begin with; moved to the last removed */
 } IdemkitRemoval;
 
+extern bool idemkit_insert_directly(const IdemkitTable *table, const IdemkitRecord *record);
 extern bool
 idemkit_remove_directly(const IdemkitTable *table, IdemkitRemoval *removal, int64 *removed);
 extern void idemkit_prepare_direct(IdemkitTable *table, Relation relation);
-extern bool idemkit_inserts_quietly(const IdemkitTable *table);
 extern bool
 idemkit_look_up(const IdemkitTable *table, const text *key, IdemkitRecord *record, bool *found);
 

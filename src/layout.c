@@ -9,17 +9,17 @@
  */
 #include "idemkit.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/transam.h"
+#include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
+#include "catalog/pg_constraint.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_type.h"
 #include "lib/stringinfo.h"
-#include "nodes/nodeFuncs.h"
-#include "optimizer/clauses.h"
-#include "optimizer/optimizer.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
@@ -168,90 +168,6 @@ find_column(Relation table, const char *name)
 }
 
 /*
- * Is the column one that a new claim leaves to its default?
- */
-static bool
-is_left_out_of_claims(const char *name)
-{
-	return strcmp(name, "completed_at") == 0 || strncmp(name, "response_", 9) == 0;
-}
-
-/*
- * Was this function made by a user?
- */
-static bool
-is_users_function(Oid function, void *context)
-{
-	return function >= FirstNormalObjectId;
-}
-
-/*
- * Does an expression look at another column than the given one, or call a
- * user's function?
- */
-static bool
-looks_beyond(Node *node, void *column)
-{
-	if (node == NULL)
-		return false;
-	if (IsA(node, Var))
-		return ((Var *) node)->varattno != *(AttrNumber *) column;
-	if (check_functions_in_node(node, is_users_function, NULL))
-		return true;
-	return expression_tree_walker(node, looks_beyond, column);
-}
-
-/*
- * Is every check one of the state alone, that sets nothing off?  What it says
- * of one new claim it then says of each.
- */
-static bool
-checks_state_only(Relation table)
-{
-	TupleConstr *constraints = RelationGetDescr(table)->constr;
-	AttrNumber	 state = idemkit_column_number(table, "state");
-
-	for (int i = 0; i < constraints->num_check; i++)
-	{
-		Node *check = stringToNode(constraints->check[i].ccbin);
-
-		if (contain_mutable_functions(check) || looks_beyond(check, &state))
-			return false;
-	}
-	return true;
-}
-
-/*
- * Is this a table with the columns and constraints of the layout and nothing
- * beside them that an INSERT could set off before it finds the key there, or
- * fail to look at: triggers, rules, policies, checks, defaults, generated
- * columns, children?
- */
-bool
-idemkit_is_plain(Relation table)
-{
-	TupleDesc tupdesc = RelationGetDescr(table);
-	int		  columns = 0;
-
-	if (table->rd_rel->relkind != RELKIND_RELATION || table->rd_rel->relispartition ||
-		table->rd_rel->relhassubclass || table->rd_rel->relhastriggers ||
-		table->rd_rel->relhasrules || table->rd_rel->relrowsecurity || tupdesc->constr == NULL ||
-		!checks_state_only(table))
-		return false;
-	for (int i = 0; i < tupdesc->natts; i++)
-	{
-		Form_pg_attribute column = TupleDescAttr(tupdesc, i);
-
-		if (column->attisdropped)
-			continue;
-		columns++;
-		if (column->atthasdef && is_left_out_of_claims(NameStr(column->attname)))
-			return false;
-	}
-	return columns == ALL_COLUMNS;
-}
-
-/*
  * What is wrong with a column.
  */
 static IdemkitFault
@@ -360,6 +276,101 @@ Oid
 idemkit_expiry_index(Relation table)
 {
 	return find_index_on(table, "lease_until", false);
+}
+
+/*
+ * Is the column one that a new claim leaves to its default?
+ */
+static bool
+is_left_out_of_claims(const char *name)
+{
+	return strcmp(name, "completed_at") == 0 || strncmp(name, "response_", 9) == 0;
+}
+
+/*
+ * Are the columns those of the layout and no others, without defaults that an
+ * INSERT of a claim would take?
+ */
+static bool
+has_plain_columns(Relation table)
+{
+	TupleDesc tupdesc = RelationGetDescr(table);
+	int		  columns = 0;
+
+	for (int i = 0; i < tupdesc->natts; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(tupdesc, i);
+
+		if (column->attisdropped)
+			continue;
+		columns++;
+		if (column->atthasdef && is_left_out_of_claims(NameStr(column->attname)))
+			return false;
+	}
+	return columns == ALL_COLUMNS;
+}
+
+/*
+ * Is there no CHECK constraint but the layout's own?
+ */
+static bool
+has_plain_checks(Relation table)
+{
+	static const char  own[] = "CHECK ((state = ANY (ARRAY['CLAIMED'::text, 'COMPLETED'::text])))";
+	const TupleConstr *constraints = RelationGetDescr(table)->constr;
+
+	for (int i = 0; i < constraints->num_check; i++)
+	{
+		Oid	  constraint = get_relation_constraint_oid(RelationGetRelid(table),
+													   constraints->check[i].ccname, false);
+		Datum definition = DirectFunctionCall1(pg_get_constraintdef, ObjectIdGetDatum(constraint));
+
+		if (strncmp(TextDatumGetCString(definition), own, strlen(own)) != 0)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Are all indexes ordinary ones on columns, and none unique but that of the
+ * key?
+ */
+static bool
+has_plain_indexes(Relation table)
+{
+	Oid		  key_index = idemkit_key_index(table);
+	List	 *indexes = RelationGetIndexList(table);
+	ListCell *cell;
+	bool	  result = true;
+
+	foreach(cell, indexes)
+	{
+		Relation	  index = index_open(lfirst_oid(cell), AccessShareLock);
+		Form_pg_index form = index->rd_index;
+
+		result = result && index->rd_rel->relam == BTREE_AM_OID && form->indisready &&
+				 !form->indisexclusion && (!form->indisunique || form->indexrelid == key_index) &&
+				 RelationGetIndexExpressions(index) == NIL &&
+				 RelationGetIndexPredicate(index) == NIL;
+		index_close(index, AccessShareLock);
+	}
+	list_free(indexes);
+	return result;
+}
+
+/*
+ * Is this an ordinary table of the layout with nothing beside it that an INSERT
+ * has to do or to ask: triggers, rules, policies, defaults, checks, other
+ * indexes than plain ones?
+ */
+bool
+idemkit_is_plain(Relation table)
+{
+	return table->rd_rel->relkind == RELKIND_RELATION &&
+		   table->rd_rel->relam == HEAP_TABLE_AM_OID && !table->rd_rel->relispartition &&
+		   !table->rd_rel->relhastriggers && !table->rd_rel->relhasrules &&
+		   !table->rd_rel->relrowsecurity && has_plain_columns(table) && has_plain_checks(table) &&
+		   has_plain_indexes(table);
 }
 
 /*

@@ -180,7 +180,6 @@ find_entry(Oid relid)
 	if (!found)
 	{
 		table->checked = false;
-		table->last_was_new = false;
 		table->name = NULL;
 		memset(table->plans, 0, sizeof(table->plans));
 	}
@@ -227,7 +226,6 @@ idemkit_check_table(Oid relid)
 		table->name = MemoryContextStrdup(TopMemoryContext, name);
 		table->placement = placement;
 	}
-	table->plain = placement == IDEMKIT_HERE && idemkit_is_plain(relation);
 	idemkit_prepare_direct(table, relation);
 	relation_close(relation, NoLock);
 	return table;
