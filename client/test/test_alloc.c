@@ -254,8 +254,8 @@ main(void)
 	body_key = new_key("alloc body");
 	must_complete(conn, body_key, must_claim(conn, body_key, 30.0), body);
 	starve(make_error, "error object", 1);
-	starve(make_waiter, "waiter", 6);
-	starve(make_shared_waiter, "shared waiter", 5);
+	starve(make_waiter, "waiter", 5);
+	starve(make_shared_waiter, "shared waiter", 3);
 	starve(claim_new, "claim that is won", 2);
 	starve(claim_completed, "claim of a result", 3);
 	starve(get_record, "get", 1);
