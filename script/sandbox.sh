@@ -208,11 +208,22 @@ start_cluster() {
   }
 }
 
-# Leaves the sandbox and its cluster in place and says how to reach and end it.
+# Leaves the sandbox and its cluster in place and says how to use and end it.
 keep_sandbox() {
+  local name libdir
+  libdir=$("$PG_CONFIG" --libdir)
+  for name in PGHOST PGPORT PGUSER PGDATABASE; do
+    printf 'export %s=%q\n' "$name" "${!name}"
+  done >"$SANDBOX/environment"
+  cat >>"$SANDBOX/environment" <<SH
+export PATH='$("$PG_CONFIG" --bindir)':\$PATH
+export LD_LIBRARY_PATH='$libdir'\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}
+export PKG_CONFIG_PATH='$libdir/pkgconfig'\${PKG_CONFIG_PATH:+:\$PKG_CONFIG_PATH}
+SH
   touch "$SANDBOX/keep"
   echo "Kept: $SANDBOX"
-  echo "  $(command -v psql) -h $PGHOST -p $PGPORT -U $PGUSER $PGDATABASE"
+  echo "To use it, in a shell of yours:"
+  echo "  . $SANDBOX/environment && psql"
   echo "To end it:"
   echo "  ${SANDBOX_ENTRY:+$SANDBOX_ENTRY }$(command -v pg_ctl) -D $SANDBOX/data -m fast stop && rm -rf $SANDBOX"
 }
