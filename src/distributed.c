@@ -141,9 +141,10 @@ int64
 idemkit_remove_from_shards(FunctionCallInfo fcinfo, IdemkitTable *table,
 						   const IdemkitRemoval *removal)
 {
-	char *age = removal->by_age ? psprintf("%.6f", (double) removal->age / USECS_PER_SEC) : "NULL";
-	char *rows = removal->limited ? psprintf(INT64_FORMAT, removal->max_rows) : "NULL";
-	char *arguments =
+	const char *age =
+		removal->by_age ? psprintf("%.6f", (double) removal->age / USECS_PER_SEC) : "NULL";
+	const char *rows = removal->limited ? psprintf(INT64_FORMAT, removal->max_rows) : "NULL";
+	char	   *arguments =
 		psprintf("%s, %.6f, %s, ", age, (double) removal->grace / USECS_PER_SEC, rows);
 	IdemkitResult result = call_on_shards(fcinfo, table, "idemkit_vacuum", arguments);
 	int64		  removed = 0;
