@@ -36,6 +36,7 @@ BEGIN
     EXCEPTION WHEN OTHERS THEN
         told := SQLSTATE;
     END;
+    RESET search_path;
     told := concat_ws(' ', told, (SELECT count(*) FROM direct_insert.log),
                       nextval('direct_insert.numbers') - number - 1);
     SET LOCAL enable_seqscan = off;
@@ -65,11 +66,23 @@ INSERT INTO direct_insert.changes (kind, change) VALUES
       ADD COLUMN n bigint DEFAULT nextval(''direct_insert.numbers'')'),
     ('default of a column', 'ALTER TABLE direct_insert.r ALTER COLUMN response_status
       SET DEFAULT nextval(''direct_insert.numbers'')'),
+    ('result is not null', 'UPDATE direct_insert.r SET response_status = 200;
+      ALTER TABLE direct_insert.r ALTER COLUMN response_status SET NOT NULL'),
+    ('generated column', 'ALTER TABLE direct_insert.r DROP COLUMN schema_version;
+      ALTER TABLE direct_insert.r ADD COLUMN schema_version integer NOT NULL GENERATED ALWAYS AS (1) STORED'),
+    ('identity column', 'ALTER TABLE direct_insert.r ALTER COLUMN schema_version DROP DEFAULT;
+      ALTER TABLE direct_insert.r ALTER COLUMN schema_version ADD GENERATED ALWAYS AS IDENTITY'),
     ('column of a domain', 'ALTER TABLE direct_insert.r ADD COLUMN d direct_insert.filled DEFAULT ''x'';
       ALTER TABLE direct_insert.r ALTER COLUMN d DROP DEFAULT'),
     ('another check', 'ALTER TABLE direct_insert.r ADD CHECK (fingerprint <> ''print'')'),
     ('only another check', 'ALTER TABLE direct_insert.r DROP CONSTRAINT idemkit_records_state_check;
       ALTER TABLE direct_insert.r ADD CHECK (state <> ''CLAIMED'') NOT VALID'),
+    ('check by an operator', 'CREATE FUNCTION direct_insert.never(text, text) RETURNS boolean
+        LANGUAGE sql IMMUTABLE AS $f$ SELECT false $f$;
+      CREATE OPERATOR direct_insert.= (FUNCTION = direct_insert.never, LEFTARG = text, RIGHTARG = text);
+      SET search_path = direct_insert, pg_catalog, public;
+      ALTER TABLE direct_insert.r DROP CONSTRAINT idemkit_records_state_check;
+      ALTER TABLE direct_insert.r ADD CHECK (state IN (''CLAIMED'', ''COMPLETED'')) NOT VALID'),
     ('no check', 'ALTER TABLE direct_insert.r DROP CONSTRAINT idemkit_records_state_check'),
     ('unique index', 'CREATE UNIQUE INDEX ON direct_insert.r (state)'),
     ('partial index', 'CREATE INDEX ON direct_insert.r (state) WHERE state = ''CLAIMED'''),

@@ -16,6 +16,7 @@
 #include "catalog/pg_collation.h"
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_index.h"
+#include "catalog/pg_operator_d.h"
 #include "catalog/pg_type.h"
 #include "lib/stringinfo.h"
 #include "utils/builtins.h"
@@ -288,8 +289,8 @@ is_left_out_of_claims(const char *name)
 }
 
 /*
- * Are the columns those of the layout and no others, without defaults that an
- * INSERT of a claim would take?
+ * Are the columns those of the layout and no others, all of them the INSERT's
+ * to fill or to leave empty?
  */
 static bool
 has_plain_columns(Relation table)
@@ -304,10 +305,30 @@ has_plain_columns(Relation table)
 		if (column->attisdropped)
 			continue;
 		columns++;
-		if (column->atthasdef && is_left_out_of_claims(NameStr(column->attname)))
+		if (column->attidentity != '\0' || column->attgenerated != '\0')
+			return false;
+		if ((column->atthasdef || column->attnotnull) &&
+			is_left_out_of_claims(NameStr(column->attname)))
 			return false;
 	}
 	return columns == ALL_COLUMNS;
+}
+
+/*
+ * Is this CHECK constraint the layout's own?  (The "=" in its definition may be
+ * somebody's operator of that name.)
+ */
+static bool
+is_own_check(Relation table, const ConstrCheck *check)
+{
+	static const char own[] = "CHECK ((state = ANY (ARRAY['CLAIMED'::text, 'COMPLETED'::text])))";
+	Oid	  constraint = get_relation_constraint_oid(RelationGetRelid(table), check->ccname, false);
+	Datum definition = DirectFunctionCall1(pg_get_constraintdef, ObjectIdGetDatum(constraint));
+	Node *condition = stringToNode(check->ccbin);
+
+	return strncmp(TextDatumGetCString(definition), own, strlen(own)) == 0 &&
+		   IsA(condition, ScalarArrayOpExpr) &&
+		   ((ScalarArrayOpExpr *) condition)->opno == TextEqualOperator;
 }
 
 /*
@@ -316,18 +337,11 @@ has_plain_columns(Relation table)
 static bool
 has_plain_checks(Relation table)
 {
-	static const char  own[] = "CHECK ((state = ANY (ARRAY['CLAIMED'::text, 'COMPLETED'::text])))";
 	const TupleConstr *constraints = RelationGetDescr(table)->constr;
 
 	for (int i = 0; i < constraints->num_check; i++)
-	{
-		Oid	  constraint = get_relation_constraint_oid(RelationGetRelid(table),
-													   constraints->check[i].ccname, false);
-		Datum definition = DirectFunctionCall1(pg_get_constraintdef, ObjectIdGetDatum(constraint));
-
-		if (strncmp(TextDatumGetCString(definition), own, strlen(own)) != 0)
+		if (!is_own_check(table, &constraints->check[i]))
 			return false;
-	}
 	return true;
 }
 
