@@ -142,5 +142,6 @@ is(bad_rounds('rollback', 'new_claimed', 'false', 1),
 cmp_ok($node->value("SELECT count(*) FROM verdicts WHERE race = 'rollback' AND NOT committed"),
 	'>', 0, 'rollback: some winners did roll back');
 
+$node->storage_is_sound('idemkit_records');
 $node->log_is_clean;
 done_testing();

@@ -114,5 +114,6 @@ foreach my $case ([ 'COMMIT', 'already_claimed|2' ], [ 'ROLLBACK', 'new_claimed|
 }
 
 $_->quit foreach @sessions;
+$node->storage_is_sound('idemkit_records');
 $node->log_is_clean;
 done_testing();

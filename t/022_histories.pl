@@ -174,5 +174,6 @@ cmp_ok($seen{$_} // 0, '>', 10, "among their answers was: $_")
   foreach qw(new_claimed lease_reclaimed lease_lapsed already_claimed already_completed t f);
 
 $session->quit;
+$node->storage_is_sound(qw(batched single));
 $node->log_is_clean;
 done_testing();

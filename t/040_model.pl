@@ -116,9 +116,9 @@ sub follow_control
 sub announce
 {
 	my ($call, @before) = @_;
-	my @awaited = grep { $_->{awaited} eq 't' } @before;
 
 	return if $call->{verb} !~ /^(complete|release)$/ || $call->{answer}[0] ne 't' || $notify eq 'never';
+	my @awaited = grep { $_->{awaited} eq 't' } @before;
 	$must_announce{ $call->{key} } = 1 if $notify eq 'always' || @awaited == @before;
 	$may_announce{ $call->{key} }  = 1 if $notify eq 'always' || @awaited > 0;
 	return;
@@ -245,5 +245,6 @@ is($wrong, undef, "$played calls answer as the model does");
 cmp_ok($seen{$_} // 0, '>', 5, "among its answers was: $_")
   foreach IdemkitHistory::outcomes(), qw(age spoil notification 25001 25P02);
 
+$node->storage_is_sound(qw(idemkit_records parts_0 parts_1));
 $node->log_is_clean;
 done_testing();

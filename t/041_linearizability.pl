@@ -153,5 +153,6 @@ is(join(' ', grep { /^SQLSTATE (?!00000|IK001|25P02|3B001|40P01)/ } sort keys %s
 # The histories have been everywhere.
 cmp_ok($seen{$_} // 0, '>', 5, "among the answers was: $_") foreach IdemkitHistory::outcomes();
 
+$node->storage_is_sound(qw(idemkit_records parts_0 parts_1));
 $node->log_is_clean;
 done_testing();

@@ -125,6 +125,7 @@ sub works
 	my ($name, $table) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
+	$node->storage_is_sound($table);
 	is($node->value("SELECT idemkit_verify_schema('$table'); TRUNCATE $table;"
 			. "SELECT our_claim_token AS t FROM idemkit_claim('k', records => '$table') \\gset\n"
 			. "SELECT idemkit_renew('k', :'t', records => '$table'), idemkit_complete('k', :'t', 200, records => '$table');"

@@ -93,5 +93,6 @@ is($node->value("SELECT count(*) FROM outcomes JOIN charges USING (key) WHERE re
 IdemkitNode::report("serializable: $sessions sessions, " . $sessions * $transactions . " transactions, $retries retries, "
 	  . $node->value('SELECT count(*) FROM charges') . ' keys');
 
+$node->storage_is_sound('idemkit_records');
 $node->log_is_clean;
 done_testing();

@@ -283,20 +283,36 @@ sub bench
 		$name);
 }
 
-# What amcheck finds wrong with the storage of some tables, of their indexes and
-# of what they keep out of line: an empty string if all is sound.  No session may
-# be writing.
+# What amcheck finds wrong with the storage of some tables, of their indexes (but such
+# as a command left half made) and of what they keep out of line: an empty string if all
+# is sound.  No session may be writing.
 sub unsound_storage
 {
 	my ($node, @tables) = @_;
 	my $tables = join(',', map { "'$_'::regclass" } @tables);
 	my $parts  = "(SELECT unnest(ARRAY[c.oid, nullif(c.reltoastrelid, 0)]) AS part FROM pg_class c WHERE c.oid IN ($tables)) p";
 	my ($status, $stdout, $stderr) = $node->psql('postgres',
-		"SELECT bt_index_parent_check(i.indexrelid, true, true) FROM $parts JOIN pg_index i ON i.indrelid = p.part \\g /dev/null\n"
+		"SELECT bt_index_parent_check(i.indexrelid, true, true) FROM $parts JOIN pg_index i ON i.indrelid = p.part AND i.indisvalid \\g /dev/null\n"
 		  . ($node->value('SHOW server_version_num') < 140000 ? ''
 			: "SELECT p.part::regclass, v.* FROM $parts, LATERAL verify_heapam(p.part) v WHERE p.part IS NOT NULL"));
 
 	return "$stdout$stderr";
+}
+
+# A test: amcheck finds nothing wrong with the storage of some tables.
+sub storage_is_sound
+{
+	my ($node, @tables) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+  SKIP:
+	{
+		skip('unavailable: amcheck', 1)
+		  if !$node->value(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'amcheck'});
+		$node->value('SET client_min_messages = warning; CREATE EXTENSION IF NOT EXISTS amcheck');
+		is($node->unsound_storage(@tables), '', "amcheck finds nothing: @tables");
+	}
+	return;
 }
 
 # A test: the server's log has nothing that only a defect puts there.  "XX" are
