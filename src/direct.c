@@ -242,8 +242,9 @@ form_claim(const IdemkitTable *table, Relation relation, const IdemkitRecord *re
 }
 
 /*
- * Adds the entry of a row to one index.  False if it is unique and there may be
- * another row, committed or not, of the same key.
+ * Adds the entry of a row to one index, unless nothing is to be added to it yet,
+ * as to one made CONCURRENTLY since the table was locked.  False if the index is
+ * unique and there may be another row, committed or not, of the same key.
  */
 static bool
 add_index_entry(Relation relation, Oid index_oid, TupleTableSlot *slot, IndexUniqueCheck check)
@@ -252,10 +253,13 @@ add_index_entry(Relation relation, Oid index_oid, TupleTableSlot *slot, IndexUni
 	IndexInfo *info = BuildIndexInfo(index);
 	Datum	   values[INDEX_MAX_KEYS];
 	bool	   nulls[INDEX_MAX_KEYS];
-	bool	   unique;
+	bool	   unique = true;
 
-	FormIndexDatum(info, slot, NULL, values, nulls);
-	unique = index_insert(index, values, nulls, &slot->tts_tid, relation, check, false, info);
+	if (info->ii_ReadyForInserts)
+	{
+		FormIndexDatum(info, slot, NULL, values, nulls);
+		unique = index_insert(index, values, nulls, &slot->tts_tid, relation, check, false, info);
+	}
 	index_close(index, NoLock);
 	return unique;
 }

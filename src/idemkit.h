@@ -164,6 +164,7 @@ typedef struct IdemkitTable
 	Oid				 expiry_index; /* likewise */
 	AttrNumber		 columns[IDEMKIT_READ_COLUMNS];
 	AttrNumber		 awaited_column;
+	bool			 more_unique;					 /* more than keys is kept apart */
 	bool			 plain;							 /* see idemkit_is_plain() */
 	SPIPlanPtr		 plans[IDEMKIT_STATEMENT_COUNT]; /* NULL until first used */
 } IdemkitTable;
@@ -207,6 +208,7 @@ extern char		   *idemkit_quoted_name(Relation table);
 extern bool			idemkit_is_plain(Relation table);
 extern AttrNumber	idemkit_column_number(Relation table, const char *name);
 extern Oid			idemkit_key_index(Relation table);
+extern bool			idemkit_keeps_more_unique(Relation table);
 extern bool			idemkit_has_c_collation(Relation table);
 extern Oid			idemkit_expiry_index(Relation table);
 extern bool			idemkit_is_partial_index(Relation table, Oid index);

@@ -245,6 +245,32 @@ idemkit_key_index(Relation table)
 }
 
 /*
+ * Does an index or a constraint keep more than keys apart, or not at once?
+ */
+bool
+idemkit_keeps_more_unique(Relation table)
+{
+	AttrNumber key = idemkit_column_number(table, "effective_key");
+	List	  *indexes = RelationGetIndexList(table);
+	ListCell  *cell;
+	bool	   result = false;
+
+	foreach(cell, indexes)
+	{
+		Relation	  index = index_open(lfirst_oid(cell), AccessShareLock);
+		Form_pg_index form = index->rd_index;
+
+		if (form->indisexclusion ||
+			(form->indisunique &&
+			 !(form->indimmediate && form->indnkeyatts == 1 && form->indkey.values[0] == key)))
+			result = true;
+		index_close(index, AccessShareLock);
+	}
+	list_free(indexes);
+	return result;
+}
+
+/*
  * Is this an index of the table that leaves rows out?
  */
 bool

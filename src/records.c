@@ -199,6 +199,7 @@ idemkit_check_table(Oid relid)
 	IdemkitTable	*table;
 	IdemkitFault	 fault;
 	char			*name;
+	bool			 more_unique;
 	IdemkitPlacement placement;
 
 	forget_dropped_tables();
@@ -219,12 +220,15 @@ idemkit_check_table(Oid relid)
 	}
 
 	placement = idemkit_placement(relid);
+	more_unique = idemkit_keeps_more_unique(relation);
 	name = idemkit_quoted_name(relation);
-	if (table->name == NULL || strcmp(table->name, name) != 0 || table->placement != placement)
+	if (table->name == NULL || strcmp(table->name, name) != 0 || table->placement != placement ||
+		table->more_unique != more_unique)
 	{
 		retire_plans(table);
 		table->name = MemoryContextStrdup(TopMemoryContext, name);
 		table->placement = placement;
+		table->more_unique = more_unique;
 	}
 	idemkit_prepare_direct(table, relation);
 	relation_close(relation, NoLock);

@@ -40,7 +40,7 @@
 
 typedef struct StatementText
 {
-	const char *text; /* %s stands for the records table */
+	const char *text; /* %s stands for the records table, %t for the conflict target */
 	int			nargs;
 	Oid			argtypes[MAX_ARGUMENTS];
 } StatementText;
@@ -122,11 +122,15 @@ static const StatementText statements[] = {
 					  1,
 					  {TEXTOID}},
 
-	/* key, fingerprint, version, token, claimed_at, lease_until */
+	/*
+	 * key, fingerprint, version, token, claimed_at, lease_until -> key.
+	 *
+	 * RETURNING makes row-level security refuse a row that would not show.
+	 */
 	[IDEMKIT_INSERT_CLAIM] =
 		{"INSERT INTO %s AS r " NEW_CLAIM_COLUMNS
 		 " VALUES (" NEW_CLAIM("$1", "$2", "$3", "$4", "$5", "$6") ")"
-		 " ON CONFLICT (effective_key) DO NOTHING",
+		 " ON CONFLICT %tDO NOTHING RETURNING r.effective_key",
 		 6,
 		 {TEXTOID, TEXTOID, INT4OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}},
 
@@ -219,7 +223,7 @@ static const StatementText statements[] = {
 		 " SELECT " NEW_CLAIM("k.effective_key", "k.fingerprint", "$3", "k.claim_token", "$5", "$6")
 		 " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($4))"
 		 " AS k(effective_key, fingerprint, claim_token)"
-		 " ON CONFLICT (effective_key) DO NOTHING RETURNING r.effective_key",
+		 " ON CONFLICT %tDO NOTHING RETURNING r.effective_key",
 		 6,
 		 {TEXTARRAYOID, TEXTARRAYOID, INT4OID, TEXTARRAYOID, TIMESTAMPTZOID, TIMESTAMPTZOID}},
 
@@ -382,24 +386,47 @@ is_planned_anew(const IdemkitTable *table, IdemkitStatement statement)
 }
 
 /*
- * Puts the table's name for every %s of a statement.
+ * What a claim names as the reason to insert nothing: any conflict, where keys
+ * alone are unique.  The key, where a conflict over something else is to be
+ * raised; but then the server overlooks the second index that REINDEX
+ * CONCURRENTLY makes, and which of the two it names is decided too early.
+ */
+static const char *
+conflict_target(const IdemkitTable *table)
+{
+	return table->more_unique ? "(effective_key) " : "";
+}
+
+/*
+ * Puts a value for every mark in a text.
  */
 static char *
-statement_text(const StatementText *statement, const char *table_name)
+replace_marks(const char *rest, const char *mark, const char *value)
 {
 	StringInfoData text;
-	const char	  *rest = statement->text;
-	const char	  *mark;
+	const char	  *found;
 
 	initStringInfo(&text);
-	while ((mark = strstr(rest, "%s")) != NULL)
+	while ((found = strstr(rest, mark)) != NULL)
 	{
-		appendBinaryStringInfo(&text, rest, mark - rest);
-		appendStringInfoString(&text, table_name);
-		rest = mark + 2;
+		appendBinaryStringInfo(&text, rest, found - rest);
+		appendStringInfoString(&text, value);
+		rest = found + strlen(mark);
 	}
 	appendStringInfoString(&text, rest);
 	return text.data;
+}
+
+/*
+ * The text of a statement for a table, whose name comes last since it may hold
+ * anything.
+ */
+static char *
+statement_text(const StatementText *statement, const IdemkitTable *table)
+{
+	char *text = replace_marks(statement->text, "%t", conflict_target(table));
+
+	return replace_marks(text, "%s", table->name);
 }
 
 /*
@@ -409,7 +436,7 @@ static SPIPlanPtr
 prepare_statement(IdemkitTable *table, IdemkitStatement statement)
 {
 	const StatementText *wanted = &statements[statement];
-	char				*text = statement_text(wanted, table->name);
+	char				*text = statement_text(wanted, table);
 	bool				 anew = is_planned_anew(table, statement);
 	SPIPlanPtr			 plan;
 

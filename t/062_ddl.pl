@@ -119,13 +119,14 @@ sub under_change
 	return;
 }
 
-# Afterwards, the same sessions gone or not, all verbs work again.
+# Afterwards, the same sessions gone or not, all verbs work again.  @parts hold the rows of
+# a partitioned table.
 sub works
 {
-	my ($name, $table) = @_;
+	my ($name, $table, @parts) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	$node->storage_is_sound($table);
+	$node->storage_is_sound(@parts ? @parts : $table);
 	is($node->value("SELECT idemkit_verify_schema('$table'); TRUNCATE $table;"
 			. "SELECT our_claim_token AS t FROM idemkit_claim('k', records => '$table') \\gset\n"
 			. "SELECT idemkit_renew('k', :'t', records => '$table'), idemkit_complete('k', :'t', 200, records => '$table');"
@@ -148,6 +149,16 @@ under_change('rebuilding', [
 	records => 'rebuilt');
 $node->value('CREATE INDEX IF NOT EXISTS rebuilt_lease_until_idx ON rebuilt (lease_until)');
 works('rebuilding', 'rebuilt');
+
+$node->value(q{
+	CREATE TABLE parted (LIKE idemkit_records INCLUDING ALL) PARTITION BY HASH (effective_key);
+	CREATE TABLE part_0 PARTITION OF parted FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+	CREATE TABLE part_1 PARTITION OF parted FOR VALUES WITH (MODULUS 2, REMAINDER 1)});
+under_change('rebuilding partitions', [
+		'REINDEX TABLE CONCURRENTLY part_0', 'REINDEX TABLE CONCURRENTLY part_1',
+		'REINDEX INDEX CONCURRENTLY part_0_pkey', 'REINDEX TABLE part_1', 'VACUUM FULL part_0', 'ANALYZE parted' ],
+	records => 'parted');
+works('rebuilding partitions', 'parted', qw(part_0 part_1));
 
 $node->value(q{SELECT idemkit_create_table('altered')});
 under_change('altering', [
@@ -201,6 +212,6 @@ under_change('the extension', [
 	records => 'idemkit_records', pattern => $dropped, allowed => [ '42883', '42704' ]);
 works('the extension', 'idemkit_records');
 
-IdemkitNode::report("ddl: seed $seed, 4 parts of $seconds s, $all_calls calls, $all_changes changes");
+IdemkitNode::report("ddl: seed $seed, 5 parts of $seconds s, $all_calls calls, $all_changes changes");
 $node->log_is_clean;
 done_testing();
