@@ -8,6 +8,7 @@
 #ifndef IDEMKIT_COMPAT_H
 #define IDEMKIT_COMPAT_H
 
+#include "access/genam.h"
 #include "access/tableam.h"
 #include "catalog/namespace.h"
 #include "utils/guc.h"
