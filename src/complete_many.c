@@ -92,18 +92,45 @@ check_responses(const IdemkitArray *headers, const IdemkitArray *bodies, int cou
 }
 
 /*
+ * Drops from the order what repeats an earlier key and token: in turn, only the
+ * first completes, and the statement must not choose.  Returns how many are left.
+ */
+static int
+drop_repeated(int *order, const IdemkitArray *keys, const IdemkitArray *tokens)
+{
+	int count = 0;
+
+	for (int i = 0; i < keys->count; i++)
+	{
+		int	 position = order[i];
+		bool repeated = false;
+
+		for (int j = count - 1; j >= 0 && !repeated; j--)
+		{
+			if (idemkit_compare_keys(keys->values[order[j]], keys->values[position]) != 0)
+				break;
+			repeated =
+				idemkit_compare_keys(tokens->values[order[j]], tokens->values[position]) == 0;
+		}
+		if (!repeated)
+			order[count++] = position;
+	}
+	return count;
+}
+
+/*
  * Starts the retention of what this call completed again, at a later reading
  * of the clock.  Results that were there before are left alone.
  */
 static void
 restamp(IdemkitTable *table, const IdemkitArray *keys, const IdemkitArray *tokens, const int *order,
-		const bool *done, TimestampTz clock, int64 retention)
+		int ordered, const bool *done, TimestampTz clock, int64 retention)
 {
-	Datum *done_keys = palloc(keys->count * sizeof(Datum));
-	Datum *done_tokens = palloc(keys->count * sizeof(Datum));
+	Datum *done_keys = palloc(ordered * sizeof(Datum));
+	Datum *done_tokens = palloc(ordered * sizeof(Datum));
 	int	   count = 0;
 
-	for (int i = 0; i < keys->count; i++)
+	for (int i = 0; i < ordered; i++)
 	{
 		if (!done[order[i]])
 			continue;
@@ -168,6 +195,7 @@ idemkit_complete_many(PG_FUNCTION_ARGS)
 	char		  nulls[PARAMETERS];
 	Datum		 *positions = palloc(Max(keys.count, 1) * sizeof(Datum));
 	bool		 *done = palloc0(Max(keys.count, 1) * sizeof(bool));
+	int			  count;
 	TimestampTz	  clock;
 	IdemkitRows	  rows;
 
@@ -177,22 +205,23 @@ idemkit_complete_many(PG_FUNCTION_ARGS)
 	if (keys.count == 0)
 		return (Datum) 0;
 
+	count = drop_repeated(order, &keys, &tokens);
 	memset(nulls, ' ', sizeof(nulls));
-	set_parameter(&parameters[KEYS], &nulls[KEYS], &keys, order, keys.count, TEXTOID);
-	set_parameter(&parameters[TOKENS], &nulls[TOKENS], &tokens, order, keys.count, TEXTOID);
-	set_parameter(&parameters[STATUSES], &nulls[STATUSES], &statuses, order, keys.count, INT4OID);
-	set_parameter(&parameters[HEADERS], &nulls[HEADERS], &headers, order, keys.count, JSONBOID);
-	set_parameter(&parameters[BODIES], &nulls[BODIES], &bodies, order, keys.count, BYTEAOID);
-	for (int i = 0; i < keys.count; i++)
+	set_parameter(&parameters[KEYS], &nulls[KEYS], &keys, order, count, TEXTOID);
+	set_parameter(&parameters[TOKENS], &nulls[TOKENS], &tokens, order, count, TEXTOID);
+	set_parameter(&parameters[STATUSES], &nulls[STATUSES], &statuses, order, count, INT4OID);
+	set_parameter(&parameters[HEADERS], &nulls[HEADERS], &headers, order, count, JSONBOID);
+	set_parameter(&parameters[BODIES], &nulls[BODIES], &bodies, order, count, BYTEAOID);
+	for (int i = 0; i < count; i++)
 		positions[i] = Int32GetDatum(order[i]);
-	parameters[POSITIONS] = idemkit_form_array(positions, NULL, keys.count, INT4OID);
+	parameters[POSITIONS] = idemkit_form_array(positions, NULL, count, INT4OID);
 
 	clock = idemkit_clock();
 	parameters[COMPLETED_AT] = TimestampTzGetDatum(clock);
 	parameters[LEASE_UNTIL] = TimestampTzGetDatum(clock + retention);
 	complete_batch(table, &keys, parameters, nulls, done);
 	if (idemkit_waited(clock, retention, &clock))
-		restamp(table, &keys, &tokens, order, done, clock, retention);
+		restamp(table, &keys, &tokens, order, count, done, clock, retention);
 	for (int i = 0; i < keys.count; i++)
 	{
 		Datum value = BoolGetDatum(done[i]);
