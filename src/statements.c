@@ -32,6 +32,7 @@
 #include "utils/plancache.h"
 #include "utils/resowner.h"
 #include "utils/rls.h"
+#include "utils/snapmgr.h"
 
 #include "compat.h"
 
@@ -367,8 +368,15 @@ static bool
 needs_planning(SPIPlanPtr plan)
 {
 	CachedPlanSource *source = linitial(SPI_plan_get_plan_sources(plan));
+	const CachedPlan *generic = source->gplan;
 
 	if (!SPI_plan_is_valid(plan) || !SearchPathMatchesCurrentEnvironment(source->search_path))
+		return true;
+	/* A change of a partition or child invalidates the plan, not the statement. */
+	if (generic == NULL || !generic->is_valid ||
+		(TransactionIdIsValid(generic->saved_xmin) &&
+		 !TransactionIdEquals(generic->saved_xmin, TransactionXmin)) ||
+		(generic->dependsOnRole && generic->planRoleId != GetUserId()))
 		return true;
 	return source->dependsOnRLS &&
 		   (source->rewriteRoleId != GetUserId() || source->rewriteRowSecurity != row_security);
