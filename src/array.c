@@ -95,31 +95,43 @@ idemkit_compare_keys(Datum a, Datum b)
 	return result != 0 ? result : left_length - right_length;
 }
 
+/* What positions are ordered by */
+typedef struct Order
+{
+	const IdemkitArray *keys;
+	const IdemkitArray *tokens; /* or NULL */
+} Order;
+
 /*
- * Orders positions by their keys, and equal keys by position.
+ * Orders positions by their keys, equal keys by their tokens, and equal tokens
+ * by position.
  */
 static int
 compare_positions(const void *a, const void *b, void *arg)
 {
-	const IdemkitArray *keys = arg;
-	int					left = *(const int *) a;
-	int					right = *(const int *) b;
-	int					result = idemkit_compare_keys(keys->values[left], keys->values[right]);
+	const Order *by = arg;
+	int			 left = *(const int *) a;
+	int			 right = *(const int *) b;
+	int			 result = idemkit_compare_keys(by->keys->values[left], by->keys->values[right]);
 
+	if (result == 0 && by->tokens != NULL)
+		result = idemkit_compare_keys(by->tokens->values[left], by->tokens->values[right]);
 	return result != 0 ? result : left - right;
 }
 
 /*
- * The positions of the keys, in key order.
+ * The positions of the keys, in key order.  "tokens", where not NULL, brings
+ * equal tokens of a key together.
  */
 int *
-idemkit_key_order(const IdemkitArray *keys)
+idemkit_key_order(const IdemkitArray *keys, const IdemkitArray *tokens)
 {
-	int *order = palloc(Max(keys->count, 1) * sizeof(int));
+	Order by = {keys, tokens};
+	int	 *order = palloc(Max(keys->count, 1) * sizeof(int));
 
 	for (int i = 0; i < keys->count; i++)
 		order[i] = i;
-	qsort_arg(order, keys->count, sizeof(int), compare_positions, (void *) keys);
+	qsort_arg(order, keys->count, sizeof(int), compare_positions, &by);
 	return order;
 }
 

@@ -327,7 +327,7 @@ settle_batch(Batch *batch)
 static void
 make_batch(Batch *batch, const IdemkitArray *keys, text *const *fingerprints, BatchClaim **members)
 {
-	int *order = idemkit_key_order(keys);
+	int *order = idemkit_key_order(keys, NULL);
 
 	batch->count = 0;
 	batch->claims = palloc0(keys->count * sizeof(BatchClaim));

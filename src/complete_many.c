@@ -102,17 +102,11 @@ drop_repeated(int *order, const IdemkitArray *keys, const IdemkitArray *tokens)
 
 	for (int i = 0; i < keys->count; i++)
 	{
-		int	 position = order[i];
-		bool repeated = false;
+		int position = order[i];
 
-		for (int j = count - 1; j >= 0 && !repeated; j--)
-		{
-			if (idemkit_compare_keys(keys->values[order[j]], keys->values[position]) != 0)
-				break;
-			repeated =
-				idemkit_compare_keys(tokens->values[order[j]], tokens->values[position]) == 0;
-		}
-		if (!repeated)
+		if (count == 0 ||
+			idemkit_compare_keys(keys->values[order[count - 1]], keys->values[position]) != 0 ||
+			idemkit_compare_keys(tokens->values[order[count - 1]], tokens->values[position]) != 0)
 			order[count++] = position;
 	}
 	return count;
@@ -190,7 +184,7 @@ idemkit_complete_many(PG_FUNCTION_ARGS)
 	IdemkitArray bodies = optional_argument(fcinfo, ARG_BODIES, "response_bodies", BYTEAOID, &keys);
 	int64 retention = idemkit_duration_argument(fcinfo, ARG_EXPIRES_AFTER, "expires_after_seconds");
 	IdemkitTable *table = idemkit_open_table(fcinfo, ARG_RECORDS);
-	int			 *order = idemkit_key_order(&keys);
+	int			 *order;
 	Datum		  parameters[PARAMETERS] = {0};
 	char		  nulls[PARAMETERS];
 	Datum		 *positions = palloc(Max(keys.count, 1) * sizeof(Datum));
@@ -205,6 +199,7 @@ idemkit_complete_many(PG_FUNCTION_ARGS)
 	if (keys.count == 0)
 		return (Datum) 0;
 
+	order = idemkit_key_order(&keys, &tokens);
 	count = drop_repeated(order, &keys, &tokens);
 	memset(nulls, ' ', sizeof(nulls));
 	set_parameter(&parameters[KEYS], &nulls[KEYS], &keys, order, count, TEXTOID);

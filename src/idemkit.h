@@ -363,7 +363,7 @@ extern IdemkitArray idemkit_texts_argument(FunctionCallInfo fcinfo, int argno, c
 extern IdemkitArray idemkit_keys_argument(FunctionCallInfo fcinfo, int argno);
 extern void
 idemkit_check_lengths(const IdemkitArray *array, const char *name, const IdemkitArray *keys);
-extern int	*idemkit_key_order(const IdemkitArray *keys);
+extern int	*idemkit_key_order(const IdemkitArray *keys, const IdemkitArray *tokens);
 extern int	 idemkit_compare_keys(Datum a, Datum b);
 extern Datum idemkit_form_array(const Datum *values, const bool *nulls, int count, Oid type);
 

@@ -362,7 +362,8 @@ make_pinned_plan(SPIPlanPtr plan)
 /*
  * Will the server make the plan anew at its next execution?  Besides a change
  * of the catalogue, another search_path makes it, and where row-level security
- * matters another role.
+ * matters another role.  A change of a partition or child invalidates the plan
+ * alone, not the statement.
  */
 static bool
 needs_planning(SPIPlanPtr plan)
@@ -372,7 +373,6 @@ needs_planning(SPIPlanPtr plan)
 
 	if (!SPI_plan_is_valid(plan) || !SearchPathMatchesCurrentEnvironment(source->search_path))
 		return true;
-	/* A change of a partition or child invalidates the plan, not the statement. */
 	if (generic == NULL || !generic->is_valid ||
 		(TransactionIdIsValid(generic->saved_xmin) &&
 		 !TransactionIdEquals(generic->saved_xmin, TransactionXmin)) ||

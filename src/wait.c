@@ -31,7 +31,7 @@ PG_FUNCTION_INFO_V1(idemkit_wait);
 static Datum
 ordered_keys(const IdemkitArray *keys)
 {
-	int	  *order = idemkit_key_order(keys);
+	int	  *order = idemkit_key_order(keys, NULL);
 	Datum *distinct = palloc(keys->count * sizeof(Datum));
 	int	   count = 0;
 
