@@ -173,9 +173,10 @@ foreach my $round (1 .. $rounds)
 $node->log_is_clean;
 $node->stop;
 
-### Where the WAL is.  A server that cannot write it ends.
+### Where the WAL is.  A server that cannot write it ends.  What the rounds before have
+### written is not recycled, or a round would find more and more room in it.
 
-$node = IdemkitNode->prepare('wal', 'dynamic_shared_memory_type = mmap', 'checkpoint_timeout = 1h', 'max_wal_size = 1GB');
+$node = IdemkitNode->prepare('wal', 'dynamic_shared_memory_type = mmap', 'checkpoint_timeout = 1h', 'max_wal_size = 1GB', 'wal_recycle = off');
 $node->command_ok([ 'pg_resetwal', '--wal-segsize=1', '-D', $node->data_dir ], 'a WAL of small segments');
 $node->command_ok([ 'cp', '-a', $node->data_dir . '/pg_wal', "$small/wal" ], 'on the small file system');
 PostgreSQL::Test::Utils::system_or_bail('rm', '-r', $node->data_dir . '/pg_wal');
