@@ -26,6 +26,7 @@
 #include "catalog/pg_type.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -360,10 +361,35 @@ make_pinned_plan(SPIPlanPtr plan)
 }
 
 /*
+ * Locks every table that a plan touches, partitions and children too, as its
+ * execution would; so what has changed them is heard of now, and nothing can
+ * change them between needs_planning() and the execution.
+ */
+static void
+lock_tables(const CachedPlan *plan)
+{
+	ListCell *statement;
+
+	foreach(statement, plan->stmt_list)
+	{
+		ListCell *cell;
+
+		foreach(cell, lfirst_node(PlannedStmt, statement)->rtable)
+		{
+			const RangeTblEntry *entry = lfirst_node(RangeTblEntry, cell);
+
+			if (entry->rtekind == RTE_RELATION)
+				LockRelationOid(entry->relid, entry->rellockmode);
+		}
+	}
+}
+
+/*
  * Will the server make the plan anew at its next execution?  Besides a change
  * of the catalogue, another search_path makes it, and where row-level security
  * matters another role.  A change of a partition or child invalidates the plan
- * alone, not the statement.
+ * alone, not the statement.  The answer holds until the transaction ends, since
+ * the tables are locked.
  */
 static bool
 needs_planning(SPIPlanPtr plan)
@@ -371,6 +397,8 @@ needs_planning(SPIPlanPtr plan)
 	CachedPlanSource *source = linitial(SPI_plan_get_plan_sources(plan));
 	const CachedPlan *generic = source->gplan;
 
+	if (generic != NULL)
+		lock_tables(generic);
 	if (!SPI_plan_is_valid(plan) || !SearchPathMatchesCurrentEnvironment(source->search_path))
 		return true;
 	if (generic == NULL || !generic->is_valid ||
