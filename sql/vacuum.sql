@@ -82,6 +82,27 @@ SELECT idemkit_vacuum();
 ROLLBACK;
 SELECT count(*) FROM idemkit_records;
 
+-- What its own transaction has locked is not in its way, whether the lock is of
+-- one of its subtransactions or of several.
+SELECT idemkit_create_table('locked');
+SELECT count(*) FROM generate_series(1, 4) AS i,
+       idemkit_claim('k' || i, lease_ttl_seconds => 0.000001, records => 'locked');
+BEGIN;
+SELECT effective_key FROM locked WHERE effective_key < 'k3' FOR UPDATE;
+SAVEPOINT inner_lock;
+SELECT effective_key FROM locked WHERE effective_key IN ('k2', 'k3') FOR KEY SHARE;
+SELECT idemkit_vacuum(lease_grace_seconds => 0, records => 'locked');
+COMMIT;
+SELECT our_claim_token AS token FROM idemkit_claim('guarded', records => 'locked') \gset
+BEGIN;
+SELECT idemkit_guard('guarded', :'token', 'locked');
+SAVEPOINT inner_work;
+SELECT idemkit_complete('guarded', :'token', expires_after_seconds => 0, records => 'locked');
+SELECT idemkit_vacuum(records => 'locked');
+COMMIT;
+SELECT count(*) FROM locked;
+DROP TABLE locked;
+
 -- A removed key is absent.
 SELECT idemkit_vacuum();
 SELECT result, attempts FROM idemkit_claim('claim: lapsed 90 s ago');

@@ -342,15 +342,37 @@ is_expired(const IdemkitTable *table, Relation relation, HeapTuple row, Timestam
 }
 
 /*
+ * Locks a row to delete it.  False if somebody else has locked or changed it.
+ */
+static bool
+lock_row(Relation relation, HeapTuple row, CommandId command)
+{
+	TupleTableSlot *slot = table_slot_create(relation, NULL);
+	TM_FailureData	failure;
+	TM_Result result = table_tuple_lock(relation, &row->t_self, GetActiveSnapshot(), slot, command,
+										LockTupleExclusive, LockWaitSkip, 0, &failure);
+
+	ExecDropSingleTupleTableSlot(slot);
+	return result == TM_Ok;
+}
+
+/*
  * Deletes a row.  False if somebody else has locked or changed it.
+ *
+ * Deleting without waiting is refused for a lock that this transaction holds
+ * itself, too; which of both it is shows when the row is locked first.
  */
 static bool
 delete_row(Relation relation, HeapTuple row, CommandId command)
 {
 	TM_FailureData failure;
+	TM_Result result = table_tuple_delete(relation, &row->t_self, command, 0, GetActiveSnapshot(),
+										  InvalidSnapshot, false, &failure);
 
-	return table_tuple_delete(relation, &row->t_self, command, 0, GetActiveSnapshot(),
-							  InvalidSnapshot, false, &failure) == TM_Ok;
+	if (result == TM_BeingModified && lock_row(relation, row, command))
+		result = table_tuple_delete(relation, &row->t_self, command, 0, GetActiveSnapshot(),
+									InvalidSnapshot, true, &failure);
+	return result == TM_Ok;
 }
 
 /*
