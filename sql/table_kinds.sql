@@ -31,7 +31,7 @@ BEGIN
            clock_timestamp() + minutes_left * interval '1 minute',
            CASE state WHEN 'COMPLETED' THEN clock_timestamp() - interval '1 hour' END, 200,
            CASE state WHEN 'COMPLETED' THEN convert_to(repeat('x', 10000), 'UTF8') END
-    FROM (VALUES ('claim live', 'CLAIMED', 10), ('claim lapsed', 'CLAIMED', -0.5),
+    FROM (VALUES ('CLAIM live', 'CLAIMED', 10), ('claim lapsed', 'CLAIMED', -0.5),
                  ('claim long lapsed', 'CLAIMED', -10), ('result live', 'COMPLETED', 10),
                  ('result over', 'COMPLETED', -10), ('result long over', 'COMPLETED', -20))
          AS v (key, state, minutes_left);
@@ -39,7 +39,7 @@ BEGIN
         (SELECT concat_ws('/', live_claims, lapsed_claims, live_completions, expired_completions)
          FROM public.idemkit_stats('table_kinds.r')),
         (SELECT string_agg(concat(result, length(response_body)), ',' ORDER BY key)
-         FROM unnest(ARRAY['claim lapsed', 'claim live', 'result live']) AS key,
+         FROM unnest(ARRAY['claim lapsed', 'CLAIM live', 'result live']) AS key,
               public.idemkit_claim(key, reclaim => false, records => 'table_kinds.r')));
     told := told || ' removed ' || public.idemkit_vacuum(max_rows => 1, records => 'table_kinds.r');
     told := concat_ws(' ', told,
@@ -81,8 +81,10 @@ INSERT INTO kinds (kind, change) VALUES
       CREATE UNIQUE INDEX ON table_kinds.r (effective_key DESC)'),
     ('default collation', 'ALTER TABLE table_kinds.r
       ALTER COLUMN effective_key TYPE text COLLATE "default"'),
-    ('other index collation', 'ALTER TABLE table_kinds.r DROP CONSTRAINT r_pkey;
-      CREATE UNIQUE INDEX ON table_kinds.r (effective_key COLLATE "POSIX")'),
+    ('other index collation', format('ALTER TABLE table_kinds.r DROP CONSTRAINT r_pkey;
+      CREATE UNIQUE INDEX ON table_kinds.r (effective_key COLLATE %I)',
+      -- One of another order, where the server has it.
+      coalesce((SELECT collname FROM pg_collation WHERE collname = 'en-x-icu'), 'POSIX'))),
     ('row trigger', 'CREATE TRIGGER t AFTER INSERT OR UPDATE OR DELETE ON table_kinds.r
       FOR EACH ROW EXECUTE FUNCTION table_kinds.note()'),
     ('statement trigger', 'CREATE TRIGGER t AFTER DELETE ON table_kinds.r

@@ -68,7 +68,8 @@ sub node
 	$ENV{NODE_PATH} = join(':', "$directory/node_modules", '/usr/share/nodejs', '/usr/lib/nodejs', $ENV{NODE_PATH} // ());
 	succeeds('sh', '-c', "cd '$directory' && npm ci --ignore-scripts --fetch-retries=1")
 	  if !succeeds($node, '-e', 'require("pg")') && $ENV{SANDBOX};
-	$node_with_pg = $node if succeeds($node, '-e', 'require("pg")');
+	# The programs are for Node.js 16 and later.
+	$node_with_pg = $node if succeeds($node, '-e', 'require("pg"), require("timers/promises")');
 	return $node_with_pg;
 }
 
